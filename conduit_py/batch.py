@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from conduit_py import metadata
-from conduit_py.payloads import Columns, NumbersWithout, Payloads, TableRows, copy_value, kind_of, make_records, take
+from conduit_py.payloads import (
+    Columns,
+    LazyColumn,
+    NumbersWithout,
+    Payloads,
+    TableRows,
+    copy_value,
+    kind_of,
+    make_records,
+    take,
+)
 from conduit_py.record import CollectionSchema, Record
 
 if TYPE_CHECKING:
@@ -218,7 +228,8 @@ class Batch:
         make = (lambda column: list(map(copy_value, column))) if deep else list
         if self._payloads is None:
             return Batch(self.span, make(self.records), self.sequences, self.pieces)
-        columns = self._columns and self._columns.map(make)
+        # What a lazy column makes is never shared.
+        columns = self._columns and self._columns.map(lambda each: each if isinstance(each, LazyColumn) else make(each))
         rows = self._payloads
         own = make(rows) if isinstance(rows, list) else rows.copy(deep=deep)
         return Batch.of_payloads(self.span, own, self.sequences, self.pieces, self.kind, columns)

@@ -2,91 +2,23 @@
 
 import dataclasses
 import sys
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain, pairwise, repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
 import msgspec
 
+from conduit_py.positions import join_positions
 from conduit_py.record import Data, Operation, Payload, Record, copy_data
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-
-
-class LazyPositions(Sequence[bytes]):
-    """The positions of one read. Most are never made: a commit needs only the last one."""
-
-    @property
-    @abstractmethod
-    def repeats(self) -> bool:
-        """True if two of them may be equal."""
-
-    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-        """Return these positions and those of later reads as one sequence."""
-        return [*self, *chain.from_iterable(later)]
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Positions(LazyPositions):
-    """Positions that differ only in a number. Each is made when somebody asks for it.
-
-    `template` has one `%d`, as in `b"offset:%d"`.
-    """
-
-    template: bytes
-    numbers: Sequence[int]
-    ascending: bool = False
-    """True if every number is larger than the one before. Then nobody looks for repeated positions."""
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Positions": ...
-    def __getitem__(self, index: int | slice) -> "bytes | Positions":
-        if isinstance(index, slice):
-            return Positions(self.template, self.numbers[index], self.ascending)
-        return self.template % self.numbers[index]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return map(self.template.__mod__, self.numbers)
-
-    @property
-    def repeats(self) -> bool:
-        # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
-        distinct = self.ascending or isinstance(self.numbers, range)
-        return not distinct and len(set(self.numbers)) < len(self.numbers)
-
-    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-        alike = [part for part in later if isinstance(part, Positions) and part.template == self.template]
-        if len(alike) < len(later):
-            # Not by `super()`, which does not find its class in a dataclass with slots.
-            return LazyPositions.join(self, later)
-        parts = [self, *alike]
-        ascending = all(part.ascending for part in parts)
-        ascending = ascending and all(one.numbers[-1] < other.numbers[0] for one, other in pairwise(parts))
-        return Positions(self.template, _join_numbers([part.numbers for part in parts]), ascending)
-
-
-def _join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
-    ranges = [part for part in parts if isinstance(part, range) and part.step == 1]
-    # Rows of a table have consecutive numbers, for which no list is built.
-    if len(ranges) == len(parts) and all(one.stop == other.start for one, other in pairwise(ranges)):
-        return range(ranges[0].start, ranges[-1].stop)
-    return [number for part in parts for number in part]
 
 
 class TableRows(Sequence[Any]):
@@ -131,9 +63,41 @@ class TableRows(Sequence[Any]):
         return iter(self.make())
 
 
+class LazyColumn(Sequence[T]):
+    """A column whose values are made of `items`, each when somebody asks for it, and again for the next who asks.
+
+    Nothing mutable is shared: who changes a value changes only what it got.
+    """
+
+    __slots__ = ("items", "make")
+
+    def __init__(self, items: list[Any], make: Callable[[Any], T]) -> None:
+        self.items = items
+        self.make = make
+
+    def take(self, indices: Sequence[int]) -> "LazyColumn[T]":
+        """Return the column of the values at these indices, without making them."""
+        return LazyColumn([self.items[index] for index in indices], self.make)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> "LazyColumn[T]": ...
+    def __getitem__(self, index: int | slice) -> "T | LazyColumn[T]":
+        if isinstance(index, slice):
+            return LazyColumn(self.items[index], self.make)
+        return self.make(self.items[index])
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self.make, self.items)
+
+
 def take(values: Any, indices: Sequence[int]) -> Any:
-    """Return the values of a list or table at these indices, which may repeat."""
-    return values.take(indices) if isinstance(values, TableRows) else [values[index] for index in indices]
+    """Return the values of a list, column or table at these indices, which may repeat."""
+    return values.take(indices) if isinstance(values, TableRows | LazyColumn) else [values[index] for index in indices]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -170,13 +134,13 @@ class NumbersWithout(Sequence[int]):
 class Columns(msgspec.Struct):
     """The parts of records other than position and payload.after, one value per record; None: all have the default."""
 
-    keys: list[Data] | None = None
-    metadata: list[dict[str, str]] | None = None
-    operations: list[Operation] | None = None
-    befores: list[Data] | None = None
+    keys: Sequence[Data] | None = None
+    metadata: Sequence[dict[str, str]] | None = None
+    operations: Sequence[Operation] | None = None
+    befores: Sequence[Data] | None = None
 
-    def map(self, change: Callable[[list[Any]], list[Any]]) -> "Columns":
-        """Return columns in which `change` has replaced each list."""
+    def map(self, change: Callable[[Any], Any]) -> "Columns":
+        """Return columns in which `change` has replaced each one."""
         return Columns(*[None if column is None else change(column) for column in msgspec.structs.astuple(self)])
 
 
@@ -233,15 +197,39 @@ class Payloads(Sequence[Record]):
 
 
 def join(reads: "Sequence[list[Record] | Payloads]") -> "list[Record] | Payloads":
-    """Return the records of several reads as one sequence; in columns if all are, with nothing but payloads."""
-    parts = [each for each in reads if isinstance(each, Payloads) and each.columns is None]
+    """Return the records of several reads as one sequence, in columns if all are."""
+    parts = [each for each in reads if isinstance(each, Payloads)]
     if len(parts) < len(reads):
         return [record for each in reads for record in each]
-    first, *later = [part.positions for part in parts]
-    positions = first.join(later) if isinstance(first, LazyPositions) else [*first, *chain.from_iterable(later)]
     kinds = {part.kind for part in parts}
     payloads = _join_tables(parts) or [payload for part in parts for payload in part.payloads]
-    return Payloads(payloads, positions, kinds.pop() if len(kinds) == 1 else None)
+    positions = join_positions([part.positions for part in parts])
+    return Payloads(payloads, positions, kinds.pop() if len(kinds) == 1 else None, _join_columns(parts))
+
+
+def _join_columns(parts: Sequence[Payloads]) -> Columns | None:
+    if all(part.columns is None for part in parts):
+        return None
+    sizes, columns = [len(part) for part in parts], [part.columns or Columns() for part in parts]
+    return Columns(
+        keys=_join_column([each.keys for each in columns], sizes, lambda: None),
+        metadata=_join_column([each.metadata for each in columns], sizes, dict),
+        operations=_join_column([each.operations for each in columns], sizes, lambda: Operation.CREATE),
+        befores=_join_column([each.befores for each in columns], sizes, lambda: None),
+    )
+
+
+def _join_column(columns: Sequence[Any], sizes: Sequence[int], default: Callable[[], Any]) -> Sequence[Any] | None:
+    """Return the columns of several reads as one; a read without this column has the default in all of its records."""
+    if all(column is None for column in columns):
+        return None
+    first = columns[0]
+    if isinstance(first, LazyColumn) and all(
+        isinstance(column, LazyColumn) and column.make is first.make for column in columns
+    ):
+        return LazyColumn([item for column in columns for item in column.items], first.make)
+    filled = ([default() for _ in range(n)] if each is None else each for each, n in zip(columns, sizes, strict=True))
+    return list(chain.from_iterable(filled))
 
 
 def _join_tables(parts: Sequence[Payloads]) -> TableRows | None:

@@ -22,9 +22,9 @@ FACE = {
     "conduit_py.sdk": """
         AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json Defer
         DestinationConnector DuplicateKeys encode_json EndOfSource FatalError Fate FateHandler Fenced Fetched FieldType
-        is_too_deep JSON_DEPTH_MAX Lag MapPositions may_repeat_keys MessageId metadata NothingYet Operation Options
-        Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor processor QueueCounts Reading
-        Record RecordRefused Records Result Rows SchemaField SnapshotRefused SnapshotRequest SourceCheckpoint
+        is_too_deep JSON_DEPTH_MAX Lag LazyColumn MapPositions may_repeat_keys MessageId metadata NothingYet Operation
+        Options Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor processor QueueCounts
+        Reading Record RecordRefused Records Result Rows SchemaField SnapshotRefused SnapshotRequest SourceCheckpoint
         SourceConnector SplittableSource StagedDestination State Structured TransactionalDestination TransientError
         Unchanged WriteGuarantee
     """,
@@ -50,6 +50,9 @@ FACE = {
         OnAnswer OnFlush OutageStore position_of ReceivedRecord Refuse RefuseOutside rehearse RepeatAnswer
         RepeatPosition ReturnNothing ReturnTooMany run_to_end run_with_kills run_with_outage ScriptedDestination
         ScriptedSource ScriptStep simulate simulated SimulationStuck source_acceptance StoppableSource WithProgress
+    """,
+    "conduit_py.testing.cdc": """
+        CdcApplied CdcCheckFailed CdcCopy CdcDatabase CdcReport check_cdc
     """,
     "conduit_py.journal": """
         Checkpoint CommittedReader decode_bodies decode_body encode_body FileLog FileReader Flag HORIZON Journal

@@ -1,6 +1,7 @@
 """PositionMap and MapPositions: positions of partitions, made only when somebody asks."""
 
 import random
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from conduit_py.errors import FatalError
 from conduit_py.sdk import MapPositions, PositionMap
 
 maps = st.dictionaries(st.text(max_size=4), st.integers(-(2**60), 2**60) | st.text(max_size=4), max_size=5)
-steps = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=20)
+runs = st.lists(st.tuples(st.sampled_from("abcd"), st.lists(st.integers(0, 9), max_size=4)), max_size=12)
 
 
 @given(maps)
@@ -33,19 +34,22 @@ def test_foreign_bytes_are_refused_with_what_to_do(position: bytes) -> None:
     assert caught.value.suggestion is not None
 
 
-def listed(start: dict[str, int | str], steps: list[tuple[str, int | str]]) -> list[bytes]:
+Runs: TypeAlias = list[tuple[str, list[int | str]]]
+
+
+def listed(start: dict[str, int | str], runs: Runs) -> list[bytes]:
     current, positions = dict(start), []
-    for key, value in steps:
+    for key, value in ((key, value) for key, values in runs for value in values):
         current[key] = value
         positions.append(PositionMap.encode(current))
     return positions
 
 
-@given(maps, steps, st.randoms())
+@given(maps, runs, st.randoms())
 def test_every_element_and_slice_is_that_of_the_list(
-    start: dict[str, int | str], steps: list[tuple[str, int | str]], rng: random.Random
+    start: dict[str, int | str], runs: Runs, rng: random.Random
 ) -> None:
-    expected, positions = listed(start, steps), MapPositions(start, steps)
+    expected, positions = listed(start, runs), MapPositions(start, runs)
 
     assert len(positions) == len(expected)
     assert list(positions) == expected
@@ -60,9 +64,9 @@ def test_every_element_and_slice_is_that_of_the_list(
         positions[len(expected)]
 
 
-@given(maps, steps, st.integers(0, 20))
-def test_two_reads_join_to_one(start: dict[str, int | str], steps: list[tuple[str, int | str]], cut: int) -> None:
-    whole = MapPositions(start, steps)
+@given(maps, runs, st.integers(0, 20))
+def test_two_reads_join_to_one(start: dict[str, int | str], runs: Runs, cut: int) -> None:
+    whole = MapPositions(start, runs)
     earlier, later = whole[:cut], whole[cut:]
 
     assert isinstance(earlier, MapPositions)
@@ -70,16 +74,20 @@ def test_two_reads_join_to_one(start: dict[str, int | str], steps: list[tuple[st
 
 
 @pytest.mark.parametrize(
-    ("steps", "repeats"),
+    ("runs", "repeats"),
     [
-        ([("a", 1), ("b", 1), ("a", 2)], False),
-        ([("a", 1), ("a", 1)], True),
-        ([("a", 2), ("a", 1)], True),
-        ([("a", 0)], True),
-        ([("new", 0)], False),
-        ([("a", "x"), ("a", "y")], False),
-        ([("a", "x"), ("a", "x")], True),
+        ([("a", [1]), ("b", [1]), ("a", [2])], False),
+        ([("a", [1, 2, 7])], False),
+        ([("a", [1, 1])], True),
+        ([("a", [2, 1])], True),
+        ([("a", [2]), ("a", [1])], True),
+        ([("a", [0])], True),
+        ([("new", [0])], False),
+        ([("a", ["x", "y"])], False),
+        ([("a", ["x", "x"])], True),
+        ([("a", ["x", 1, 2])], False),
+        ([("a", ["x", 2, 1])], True),
     ],
 )
-def test_a_value_that_does_not_grow_counts_as_repeated(steps: list[tuple[str, int | str]], repeats: bool) -> None:
-    assert MapPositions({"a": 0}, steps).repeats is repeats
+def test_a_value_that_does_not_grow_counts_as_repeated(runs: Runs, repeats: bool) -> None:
+    assert MapPositions({"a": 0}, runs).repeats is repeats

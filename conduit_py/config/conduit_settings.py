@@ -247,10 +247,46 @@ def _translate_log(translation: Translation) -> None:
 _LEVELS: Final = {"trace": "debug", "debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 
 
+_REGISTRY: Final = {
+    "auth.basic.username": "username",
+    "auth.basic.password": "password",
+    "tls.ca.cert": "ca_file",
+    "tls.client.cert": "cert_file",
+    "tls.client.key": "key_file",
+}
+_SUBJECTS: Final = {"preRegistered": "schema.preRegistered.subject", "autoRegister": "schema.autoRegister.subject"}
+
+
+def _translate_registry(translation: Translation) -> None:
+    """The registry of a processor. Conduit may have it in its own settings; here each processor has its `url`."""
+    translation.known += ["url", *_REGISTRY]
+    for name, option in _REGISTRY.items():
+        text = translation.take(name)
+        if text is not None:
+            translation.set(option, text, name)
+
+
+def _translate_avro_encode(translation: Translation) -> None:
+    _translate_registry(translation)
+    translation.known += ["schema.strategy", *_SUBJECTS.values(), "schema.preRegistered.version"]
+    strategy, version = translation.take("schema.strategy"), translation.take("schema.preRegistered.version")
+    subjects = {name: translation.take(setting) for name, setting in _SUBJECTS.items()}
+    if strategy is not None:
+        translation.set("strategy", strategy, "schema.strategy")
+    # Conduit ignores what belongs to the other strategy.
+    subject = subjects.get(strategy or "preRegistered")
+    if subject is not None:
+        translation.set("subject", subject, _SUBJECTS[strategy or "preRegistered"])
+    if version is not None and strategy != "autoRegister":
+        translation.set("version", version, "schema.preRegistered.version")
+
+
 _TRANSLATORS: Final[dict[tuple[Kind, str], Callable[[Translation], None]]] = {
     ("source", "generator"): _translate_generator,
     ("source", "file"): _translate_file_source,
     ("destination", "file"): _translate_file_destination,
     ("destination", "log"): _translate_log,
+    ("processor", "avro.decode"): _translate_registry,
+    ("processor", "avro.encode"): _translate_avro_encode,
 }
 """The plugins whose settings differ from our options."""

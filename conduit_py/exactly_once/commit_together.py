@@ -22,7 +22,7 @@ from conduit_py.exactly_once.gate import HeldRecords, Sealed, TransactionGate, w
 from conduit_py.exactly_once.participants import Participants, taken_over
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
-from conduit_py.outbox.pipeline_forwarder import PipelineForwarder
+from conduit_py.outbox.forwarder import PipelineForwarder
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.sdk.destination import DestinationConnector, StagedDestination

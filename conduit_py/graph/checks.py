@@ -10,7 +10,7 @@ from conduit_py.errors import Problem
 from conduit_py.graph.node import Graph, Node, deferring_processors
 from conduit_py.payload_fit import describe_type, misfits, payload_form, union_members
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
-from conduit_py.sdk.destination import WriteGuarantee
+from conduit_py.sdk.destination import TransactionalDestination, WriteGuarantee
 from conduit_py.sdk.plugin import Connector, Options, connector_label
 from conduit_py.sdk.processor import FunctionProcessor, Unchanged
 from conduit_py.sdk.source import SharedSource
@@ -66,7 +66,21 @@ def _exactly_once_problems(pipeline: Pipeline) -> Iterator[Problem]:
                 what = f"recognises repeated records by positions, which differ each time that {mixing[0]} reads them"
                 hint = f"let {mixing[0]} read a single partition, or use a destination that is transactional or staged"
                 yield _problem(destination, f"destinations.{destination.id}", what, hint)
+    yield from _claim_problems(pipeline)
     yield from _dead_letter_problems(pipeline)
+
+
+def _claim_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    claimed: dict[str, str] = {}
+    for destination in pipeline.destinations:
+        connector = destination.connector
+        # A connector with a problem has no options to ask.
+        if not isinstance(connector, TransactionalDestination) or connector.problems or connector.claims is None:
+            continue
+        first = claimed.setdefault(connector.claims, destination.id)
+        if first != destination.id:
+            what = f"claims {connector.claims}, as {first} does: each would stop the other"
+            yield _problem(destination, f"destinations.{destination.id}", what, "give each of them its own")
 
 
 def _destination_problems(destination: Destination) -> Iterator[Problem]:

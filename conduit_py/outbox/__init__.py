@@ -1,8 +1,8 @@
 """Outboxes: messages sent after the commit of the transaction that wrote them, and never without it.
 
-In reading order: `forwarder` (what an outbox is, and what sends its messages), `sqlalchemy_outbox` (an outbox in the
-user's own database), `pipeline_forwarder` (forwards what the processors of a pipeline publish). The names below are
-public and imported on first use, because SQLAlchemy is optional.
+In reading order: `forwarder` (what an outbox is, and what sends its messages, also those that the processors of a
+pipeline publish), `sqlalchemy_outbox` (an outbox in the user's own database). The names below are public and imported
+on first use, because SQLAlchemy is optional.
 """
 
 from typing import TYPE_CHECKING

@@ -4,7 +4,8 @@ from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
-from conduit_py.payloads import Columns, Payloads, Positions
+from conduit_py.payloads import Columns, LazyColumn, Payloads
+from conduit_py.positions import MapPositions, PositionMap, Positions
 from conduit_py.record import (
     CollectionSchema,
     Data,
@@ -29,7 +30,6 @@ from conduit_py.sdk.destination import (
     WriteGuarantee,
 )
 from conduit_py.sdk.plugin import Options
-from conduit_py.sdk.position_map import MapPositions, PositionMap
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.source import (
     EndOfSource,
@@ -66,6 +66,7 @@ __all__ = [
     "Fetched",
     "FieldType",
     "Lag",
+    "LazyColumn",
     "MapPositions",
     "MessageId",
     "NothingYet",

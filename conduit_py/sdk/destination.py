@@ -184,6 +184,14 @@ class TransactionalDestination(StagedDestination[OptionsT]):
         """
         return None
 
+    @property
+    def claims(self) -> str | None:
+        """What `claim` makes this destination's own, with the option that names it; None if that is always its own.
+
+        Two destinations of a pipeline that claim the same thing are a problem: each would fence the other.
+        """
+        return None
+
     @abstractmethod
     def claim(self, owner: str, fence: int) -> Awaitable[bytes | None] | bytes | None:
         """Record durably that `owner` now works under `fence`, and return the `changes` of its last `commit`.

@@ -77,6 +77,10 @@ class Lag(msgspec.Struct, frozen=True):
     bytes: int | None = None
     seconds: float | None = None
     """The age of the oldest unread record."""
+    retained_bytes: int | None = None
+    """What the source's system keeps until this source has read it, such as the log behind a replication slot."""
+    partitions: Mapping[str, int] = {}
+    """The unread records of each partition, by a name that `locate_record` uses too."""
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True):

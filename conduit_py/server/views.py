@@ -104,6 +104,8 @@ class LagView(ApiModel):
     records: int | None
     bytes: int | None
     seconds: float | None
+    retained_bytes: int | None = Field(description="what the system keeps until the source has read it")
+    partitions: dict[str, int] = Field(description="the unread records of each partition")
 
 
 class TallyView(ApiModel):
@@ -298,7 +300,7 @@ def _node_view(node: Node, meter: Meter | None, queue_size: int) -> NodeView:
     # By name: a counter added to Meter and NodeView appears without a third list to keep in step.
     counters = {name: getattr(meter, name) for name in NodeView.model_fields if hasattr(meter, name)}
     histograms = {name: _histogram_view(getattr(meter, name)) for name in ("calls", "settling")}
-    lag = meter.lag and LagView(records=meter.lag.records, bytes=meter.lag.bytes, seconds=meter.lag.seconds)
+    lag = meter.lag and LagView(**msgspec.structs.asdict(meter.lag))
     return NodeView(
         **{
             **counters,

@@ -14,7 +14,8 @@ from msgspec.structs import asdict
 from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
 from conduit_py.owned_thread import OwnedThread
-from conduit_py.payloads import LazyPositions, Payloads
+from conduit_py.payloads import Payloads
+from conduit_py.positions import LazyPositions
 from conduit_py.record import RECORD_TYPES
 from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin

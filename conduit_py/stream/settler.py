@@ -3,13 +3,13 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 import trio
 
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import NackNotAllowed, RunError
+from conduit_py.positions import join_positions
 from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import NodeContext
@@ -140,7 +140,7 @@ class Settler:
     async def _ack(self, positions: Sequence[Sequence[bytes]]) -> None:
         with PluginErrors(self._context.node, "ack"), self._meter.waiting(WaitReason.SOURCE_ACK):
             if self._has_ack:
-                await self._calls("ack", list(chain.from_iterable(positions)))
+                await self._calls("ack", join_positions(positions))
         reach("settler.after_ack")
 
     def take(self) -> tuple[list[SettledRange], list[DeadLetter]]:

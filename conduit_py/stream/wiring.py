@@ -18,8 +18,7 @@ from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, Task
 from conduit_py.stream.dead_letters import new_handler
-from conduit_py.stream.fan_in import FanIn
-from conduit_py.stream.fan_out import FanOut
+from conduit_py.stream.fan_out import FanIn, FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import LagWatch, Meter
 from conduit_py.stream.plugin_calls import PluginCaller

@@ -117,6 +117,36 @@ ALERTS = (
         "what comes after it cannot keep up.",
     ),
     Alert(
+        "ConduitLogRetained",
+        metrics.LAG_RETAINED.name,
+        "> 10e9",
+        "15m",
+        "critical",
+        "The database behind {{ $labels.node }} of pipeline {{ $labels.pipeline_name }} keeps much log",
+        "{{ $value | humanize1024 }}B since what this source has confirmed. A database whose disk is full stops. "
+        "Mend the pipeline, or give up the replication slot: the source then needs a new snapshot.",
+    ),
+    Alert(
+        "ConduitSourceFallsBehind",
+        f"delta({metrics.LAG_BYTES.name}[30m])",
+        "> 100e6",
+        "30m",
+        "warning",
+        "Source {{ $labels.node }} of pipeline {{ $labels.pipeline_name }} falls behind",
+        "It has {{ $value | humanize1024 }}B more to read than half an hour ago, and this has lasted as long: "
+        "what comes after it cannot keep up.",
+    ),
+    Alert(
+        "ConduitPartitionFallsBehind",
+        f"delta({metrics.LAG_PARTITION.name}[30m])",
+        "> 1000",
+        "30m",
+        "warning",
+        "{{ $labels.partition }}, a partition of pipeline {{ $labels.pipeline_name }}, falls behind",
+        "It has {{ $value | humanize }} more unread records than half an hour ago, and this has lasted as long. "
+        "Add members to the group, or make the pipeline faster. If it is one partition of many, look at its keys.",
+    ),
+    Alert(
         "ConduitDeadLetters",
         f"increase({metrics.DEAD_LETTERED.name}[15m])",
         "> 0",

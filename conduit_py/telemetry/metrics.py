@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import trio
@@ -201,12 +202,21 @@ LAG: MetricGroup[Lag] = MetricGroup("A source", NODE, ("source",), part=lambda m
 LAG_RECORDS = LAG.gauge(
     "conduit_source_lag_records",
     "Records that a source has not read yet; of sources that can say so.",
-    lambda lag: lag.records,
+    attrgetter("records"),
+)
+LAG_PARTITION = LAG.gauge(
+    "conduit_source_partition_lag_records",
+    "The same for each partition of a source, such as those of a topic.",
+    lambda lag: lag.partitions,
+    own_label="partition",
 )
 LAG_BYTES = LAG.gauge(
-    "conduit_source_lag_bytes",
-    "Bytes that a source has not read yet; of sources that can say so.",
-    lambda lag: lag.bytes,
+    "conduit_source_lag_bytes", "Bytes that a source has not read yet; of sources that can say so.", attrgetter("bytes")
+)
+LAG_RETAINED = LAG.gauge(
+    "conduit_source_retained_bytes",
+    "What a source's system keeps for it, such as the log behind a replication slot.",
+    lambda lag: lag.retained_bytes,
 )
 LAG_SECONDS = LAG.gauge(
     "conduit_source_lag_seconds",
@@ -218,19 +228,13 @@ QUEUE: MetricGroup[QueueCounts] = MetricGroup(
     "A source over a shared queue", NODE, ("source",), part=lambda meter: meter.queue_counts
 )
 LEASES_HELD = QUEUE.gauge(
-    "conduit_leases_held",
-    "Messages of a shared queue that this source keeps.",
-    lambda counts: counts.held,
+    "conduit_leases_held", "Messages of a shared queue that this source keeps.", attrgetter("held")
 )
 LEASES_EXTENDED = QUEUE.counter(
-    "conduit_leases_extended_total",
-    "How often a lease on a message was extended.",
-    lambda counts: counts.extended,
+    "conduit_leases_extended_total", "How often a lease on a message was extended.", attrgetter("extended")
 )
 LEASES_LOST = QUEUE.counter(
-    "conduit_leases_lost_total",
-    "Leases that ended while the source worked on the message.",
-    lambda counts: counts.lost,
+    "conduit_leases_lost_total", "Leases that ended while the source worked on the message.", attrgetter("lost")
 )
 WORK_TAKEN_OVER = QUEUE.counter(
     "conduit_work_taken_over_total",
@@ -248,9 +252,7 @@ MESSAGES_UNREADABLE = QUEUE.counter(
     lambda counts: counts.unreadable,
 )
 OBJECTS_FAILED = QUEUE.counter(
-    "conduit_objects_failed_total",
-    "Announced objects that could not be opened or read.",
-    lambda counts: counts.failed,
+    "conduit_objects_failed_total", "Announced objects that could not be opened or read.", attrgetter("failed")
 )
 
 PROCESSOR: MetricGroup[Meter] = MetricGroup("A processor", NODE, ("processor",))

@@ -42,7 +42,7 @@ from conduit_py.store.store import Kind, StoredEntry
 from conduit_py.testing.event_log import EventLog
 
 AT_RANDOM = "at random"
-_VARIABLE = "CONDUIT_KILL_AT"
+KILL_VARIABLE = "CONDUIT_KILL_AT"
 _NTH = (1, 1, 2, 3, 5, 8, 13)
 
 
@@ -81,7 +81,7 @@ def run_with_kills(
     rng = random.Random(seed)
     started = time.monotonic()
     kills: Counter[str] = Counter()
-    variables = {key: value for key, value in (environment or os.environ).items() if key != _VARIABLE}
+    variables = {key: value for key, value in (environment or os.environ).items() if key != KILL_VARIABLE}
     turns = [AT_RANDOM, *points]
     runs = 0
     while True:
@@ -90,9 +90,9 @@ def run_with_kills(
         if kills.total() >= kills_max:
             moment = _Moment(None, 0, 0)
         runs += 1
-        with _start(command, variables | moment.variables, directory) as (process, output):
+        with start_command(command, variables | moment.variables, directory) as (process, output):
             if _wait_for_end(process, output, moment, started + seconds_max - time.monotonic()):
-                return CrashReport(kills, runs, time.monotonic() - started, _tail(output))
+                return CrashReport(kills, runs, time.monotonic() - started, output_tail(output))
         kills[moment.point or ""] += 1
 
 
@@ -106,11 +106,11 @@ class _Moment:
 
     @property
     def variables(self) -> dict[str, str]:
-        return {} if self.point in (None, AT_RANDOM) else {_VARIABLE: f"{self.point}:{self.nth}"}
+        return {} if self.point in (None, AT_RANDOM) else {KILL_VARIABLE: f"{self.point}:{self.nth}"}
 
 
 @contextmanager
-def _start(
+def start_command(
     command: Sequence[str | Path], variables: Mapping[str, str], directory: Path | None
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """The command as a process group of its own. Nothing of it is left afterwards."""
@@ -140,12 +140,12 @@ def _wait_for_end(process: subprocess.Popen[bytes], output: IO[bytes], moment: _
     except subprocess.TimeoutExpired:
         _kill(process)
         if not at_random:
-            raise CrashTestFailed(f"the command did not end in time; it printed\n{_tail(output)}") from None
+            raise CrashTestFailed(f"the command did not end in time; it printed\n{output_tail(output)}") from None
     if process.returncode == 0:
         return True
     if process.returncode == -signal.SIGKILL and moment.point is not None:
         return False
-    raise CrashTestFailed(f"the command exited with {process.returncode}; it printed\n{_tail(output)}")
+    raise CrashTestFailed(f"the command exited with {process.returncode}; it printed\n{output_tail(output)}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -155,7 +155,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _tail(output: IO[bytes], size: int = 4000) -> str:
+def output_tail(output: IO[bytes], size: int = 4000) -> str:
+    """The last that was printed."""
     output.seek(0, os.SEEK_END)
     output.seek(max(0, output.tell() - size))
     return output.read().decode(errors="replace")

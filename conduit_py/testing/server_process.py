@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -103,7 +103,7 @@ class LoopbackService(ServerProcess):
             shutil.rmtree(folder, ignore_errors=True)
 
     def initialise(self) -> None:
-        raise NotImplementedError
+        """Prepare the folder, once, before the first start."""
 
     def start(self) -> None:
         raise NotImplementedError
@@ -113,8 +113,7 @@ class LoopbackService(ServerProcess):
         done = subprocess.run(list(command), capture_output=True, timeout=START_SECONDS, **settings)
         if done.returncode:
             pytest.fail(f"{' '.join(command)}: {done.stdout.decode()[-2000:]}{done.stderr.decode()[-2000:]}")
-        text: str = done.stdout.decode()
-        return text
+        return str(done.stdout, "utf-8")
 
 
 ServiceT = TypeVar("ServiceT", bound=LoopbackService)
@@ -223,9 +222,71 @@ def _fetch_and_unpack(folder: Path, package: Callable[[], str]) -> None:
     shutil.rmtree(archives)
 
 
+def fetch_by_maven(name: str, artifact: str) -> Path:
+    """A folder with `libs`: the artifact and what it needs, or what an archive such as `…:tar.gz:all` contains."""
+    maven = shutil.which("mvn")
+    with cached(name) as folder:
+        if not (folder / "complete").exists():
+            if maven is None:
+                pytest.fail(f"{name} comes from Maven: install maven")
+            group, artifact_id, version, *archive = artifact.split(":")
+            (folder / "pom.xml").write_text(_POM.format(group=group, artifact=artifact_id, version=version))
+            goal = ["dependency:copy", f"-Dartifact={artifact}"] if archive else ["dependency:copy-dependencies"]
+            command = [maven, "-q", "-f", str(folder / "pom.xml"), *goal, f"-DoutputDirectory={folder / 'libs'}"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                pytest.fail(f"Maven cannot fetch {artifact}: {done.stdout[-2000:]}")
+            if archive:
+                subprocess.run("tar -xzf *.tar.gz && rm *.tar.gz", shell=True, cwd=folder / "libs", check=True)
+    return folder
+
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>conduit-py</groupId><artifactId>for-tests</artifactId><version>1</version><dependencies><dependency>
+<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency></dependencies>
+</project>"""
+
+
+def java_command() -> list[str]:
+    """Java with a small heap, which spends no time on optimising."""
+    java = shutil.which("java")
+    if java is None:
+        pytest.fail("this server runs on Java 17: install openjdk-17-jre-headless")
+    return [java, "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+
+
 def libraries_below(root: Path) -> str:
     """Where the libraries are that were unpacked with a program."""
     return ":".join(sorted({str(path.parent) for path in root.glob("**/*.so.*")}))
+
+
+@cache
+def postgres_programs() -> tuple[Path, str]:
+    """The folder of the newest PostgreSQL of this machine, or of Debian's, and where its libraries are."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if found:
+        return found[-1].parent, ""
+    initdb = shutil.which("initdb")
+    if initdb:
+        return Path(initdb).resolve().parent, ""
+    root = unpack("postgresql", _postgres_package)
+    [unpacked] = root.glob("usr/lib/postgresql/*/bin/initdb")
+    return unpacked.parent, libraries_below(root)
+
+
+def _postgres_package() -> str:
+    """The package that the package of all versions stands for, such as postgresql-15."""
+    shown = subprocess.run(["apt-cache", "depends", "postgresql"], check=True, capture_output=True, text=True)
+    return next(line.split()[-1] for line in shown.stdout.splitlines() if "Depends: postgresql-" in line)
+
+
+@cache
+def mariadb_programs() -> tuple[Path, str]:
+    """The folder that has `usr/sbin/mariadbd`, and where its libraries are."""
+    if Path("/usr/sbin/mariadbd").exists():
+        return Path("/"), ""
+    root = unpack("mariadb-server")
+    return root, libraries_below(root)
 
 
 def end_with_parent(how: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
@@ -242,8 +303,7 @@ def free_port() -> int:
     """A port that no program listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
 def user_without_rights() -> int:

@@ -1,33 +1,32 @@
 """A pytest plugin: real servers for tests, found or fetched, started without rights on loopback.
 
 Use it with `pytest_plugins = ["conduit_py.testing.services"]`. All workers of pytest-xdist share one server of a
-kind, which starts with the first test that needs it: `postgres_server`, `mariadb_server`, `kafka_server`. The
-fixtures `postgres` and `mariadb` are the address of an empty database. `own_postgres` and `own_kafka` are servers
-of one test, which it may `kill()` and `start()` again.
+kind, which starts with the first test that needs it: `postgres_server`, `mariadb_server`, `kafka_server`,
+`registry_server`. The fixtures `postgres` and `mariadb` are the address of an empty database. `own_postgres`,
+`own_kafka` and `own_registry` are servers of one test, which it may `kill()` and `start()` again.
 
 A server that is missing and cannot be fetched fails the test: it is never skipped.
 """
 
-import shutil
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import httpx
 import pytest
 
 from conduit_py.testing.server_process import (
     LoopbackService,
-    cached,
+    fetch_by_maven,
     free_port,
-    libraries_below,
+    java_command,
+    mariadb_programs,
+    postgres_programs,
     share_service,
     stop_shared,
-    unpack,
 )
 
 
@@ -88,12 +87,12 @@ class PostgresServer(LoopbackService):
         self._execute("SELECT pg_reload_conf()")
 
     def initialise(self) -> None:
-        programs, libraries = _postgres_programs()
+        programs, libraries = postgres_programs()
         command = [str(programs / "initdb"), "--no-sync", "--auth=trust", "--username=tester"]
         self._call([*command, "--encoding=UTF8", "--no-locale", f"--pgdata={self.folder / 'data'}"], libraries)
 
     def start(self) -> None:
-        programs, libraries = _postgres_programs()
+        programs, libraries = postgres_programs()
         options = [f"-c{name}={value}" for name, value in self.settings.items()]
         options += [f"-cport={self.port}", f"-cunix_socket_directories={self.folder}"]
         command = [str(programs / "postgres"), "-D", str(self.folder / "data"), *options]
@@ -134,18 +133,18 @@ class MariaDbServer(LoopbackService):
 
     def execute(self, statement: str, *, user: str = "tester") -> str:
         """Run a statement with the server's own client; return what it prints."""
-        root, libraries = _mariadb_programs()
+        root, libraries = mariadb_programs()
         command = [str(root / "usr/bin/mariadb"), "--no-defaults", f"--socket={self.folder / 'socket'}"]
         return self._call([*command, f"--user={user}", "--batch", f"--execute={statement}"], libraries)
 
     def initialise(self) -> None:
-        root, libraries = _mariadb_programs()
+        root, libraries = mariadb_programs()
         command = [str(root / "usr/bin/mariadb-install-db"), "--no-defaults", f"--basedir={root / 'usr'}"]
         command += ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         self._call([*command, f"--datadir={self.folder / 'data'}"], libraries)
 
     def start(self) -> None:
-        root, libraries = _mariadb_programs()
+        root, libraries = mariadb_programs()
         command = [str(root / "usr/sbin/mariadbd"), "--no-defaults", f"--basedir={root / 'usr'}"]
         command += [f"--datadir={self.folder / 'data'}", f"--socket={self.folder / 'socket'}"]
         command += [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve", "--server-id=1"]
@@ -161,12 +160,11 @@ class MariaDbServer(LoopbackService):
 class KafkaServer(LoopbackService):
     """A Kafka broker, which is its own controller. Topics that a client asks for are created with one partition.
 
-    Clients of `guarded_address` have to prove that they are the user `tester`, with PLAIN. Give topics, groups and
-    transactional ids names that no other test uses.
+    Clients of `guarded_address` need TLS, with the authority `certificate`, and a user with SCRAM-SHA-512. Clients of
+    `address` may create such users, and say what they may do. Give everything names that no other test uses.
     """
 
     name = "kafka"
-    password: ClassVar[str] = "not-a-secret"
 
     @property
     def address(self) -> str:
@@ -175,29 +173,38 @@ class KafkaServer(LoopbackService):
 
     @property
     def guarded_address(self) -> str:
-        """`address` for clients with a password."""
+        """`address` for clients with TLS and a password."""
         return (self.folder / "guarded").read_text()
+
+    @property
+    def certificate(self) -> Path:
+        """Its certificate, which is its own authority, and its key."""
+        return self.folder / "certificate.pem"
 
     def initialise(self) -> None:
         controller, guarded = free_port(), f"127.0.0.1:{free_port()}"
-        listeners = f"PLAINTEXT://{self.address},SASL_PLAINTEXT://{guarded}"
+        listeners = f"PLAINTEXT://{self.address},SASL_SSL://{guarded}"
         settings = _KAFKA_SETTINGS | {
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": listeners,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": str(self.folder / "data"),
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
-                f'org.apache.kafka.common.security.plain.PlainLoginModule required user_tester="{self.password}";'
-            ),
+            "ssl.keystore.location": str(self.certificate),
         }
         (self.folder / "guarded").write_text(guarded)
+        to = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(self.certificate), "-out", str(self.certificate)]
+        self._call(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", *to])
         path = self.folder / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        self._call([*_java("kafka.tools.StorageTool"), "format", "-t", "conduit-py-tests-0000w", "-c", str(path)])
+        self._call([*self._java("kafka.tools.StorageTool"), "format", "-t", "conduit-py-tests-0000w", "-c", str(path)])
 
     def start(self) -> None:
-        command = [*_java("kafka.Kafka"), str(self.folder / "server.properties")]
+        command = [*self._java("kafka.Kafka"), str(self.folder / "server.properties")]
         self.run(command, answers=self._answers, user=self._user)
+
+    def _java(self, main: str) -> list[str]:
+        folder = fetch_by_maven("kafka-4.3.1", "org.apache.kafka:kafka_2.13:4.3.1")
+        return [*java_command(), "-cp", f"{folder / 'libs'}/*", main]
 
     def _answers(self) -> bool:
         from confluent_kafka import KafkaException
@@ -209,22 +216,51 @@ class KafkaServer(LoopbackService):
             return False
 
 
+class RegistryServer(LoopbackService):
+    """A schema registry, Apicurio, in memory. `url` is its API for clients of Confluent's.
+
+    Schemas are of the server: give subjects names that no other test uses. Killed and started again, it is empty.
+    """
+
+    name = "registry"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
+
+    def start(self) -> None:
+        # The newest that runs on Java 17, as Kafka and Spark do.
+        folder = fetch_by_maven("apicurio-3.0.9", "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all")
+        options = ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-Dapicurio.storage.kind=sql"]
+        options += ["-Dquarkus.http.access-log.enabled=false", f"-Djava.io.tmpdir={self.folder}"]
+        command = [*java_command(), *options, "-jar", str(next((folder / "libs").glob("*-runner.jar")))]
+        self.run(command, answers=self._answers, user=self._user)
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/subjects", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+_SCRAM_LISTENER = "listener.name.sasl_ssl.scram-sha-512"
 _KAFKA_SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+    f"{_SCRAM_LISTENER}.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    "ssl.keystore.type": "PEM",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
     "offsets.topic.replication.factor": "1",
     # The default of 50 partitions costs seconds when the first transaction or group begins.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.num.partitions": "4",
     "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "num.partitions": "1",
 }
 
 
@@ -290,61 +326,22 @@ def own_kafka() -> Iterator[KafkaServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """One schema registry for all tests of a run."""
+    with share_service(RegistryServer, tmp_path_factory) as server:
+        yield server
+
+
+@pytest.fixture
+def own_registry() -> Iterator[RegistryServer]:
+    """A schema registry of the test's own: `kill()` it, then `start()` it again."""
+    with RegistryServer.started() as server:
+        yield server
+
+
 def _driver() -> Any:
     """psycopg, imported on first use: a project may use this plugin for other servers."""
     import psycopg
 
     return psycopg
-
-
-@cache
-def _postgres_programs() -> tuple[Path, str]:
-    """The folder of the newest PostgreSQL of this machine, or of Debian's, and where its libraries are."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    if found:
-        return found[-1].parent, ""
-    initdb = shutil.which("initdb")
-    if initdb:
-        return Path(initdb).resolve().parent, ""
-    root = unpack("postgresql", _postgres_package)
-    [unpacked] = root.glob("usr/lib/postgresql/*/bin/initdb")
-    return unpacked.parent, libraries_below(root)
-
-
-def _postgres_package() -> str:
-    """The package that the package of all versions stands for, such as postgresql-15."""
-    shown = subprocess.run(["apt-cache", "depends", "postgresql"], check=True, capture_output=True, text=True)
-    return next(line.split()[-1] for line in shown.stdout.splitlines() if "Depends: postgresql-" in line)
-
-
-@cache
-def _mariadb_programs() -> tuple[Path, str]:
-    """The folder that has `usr/sbin/mariadbd`, and where its libraries are."""
-    if Path("/usr/sbin/mariadbd").exists():
-        return Path("/"), ""
-    root = unpack("mariadb-server")
-    return root, libraries_below(root)
-
-
-def _java(main: str) -> list[str]:
-    """The command that runs a class of Kafka's: a small heap, and no time spent on optimising."""
-    java, maven = shutil.which("java"), shutil.which("mvn")
-    with cached("kafka-4.3.1") as folder:
-        if java is None or (maven is None and not (folder / "complete").exists()):
-            pytest.fail("a Kafka broker needs Java 17 and Maven: install openjdk-17-jre-headless and maven")
-        if not (folder / "complete").exists():
-            (folder / "pom.xml").write_text(_KAFKA_POM)
-            command = [str(maven), "-q", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
-            done = subprocess.run([*command, f"-DoutputDirectory={folder / 'libs'}"], capture_output=True, text=True)
-            if done.returncode:
-                pytest.fail(f"Maven cannot fetch Kafka: {done.stdout[-2000:]}")
-    options = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    return [java, *options, "-cp", f"{folder / 'libs'}/*", main]
-
-
-_KAFKA_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>conduit-py</groupId><artifactId>kafka-for-tests</artifactId><version>1</version>
-<dependencies><dependency>
-<groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>4.3.1</version>
-</dependency></dependencies></project>
-"""

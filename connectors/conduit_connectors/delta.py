@@ -18,9 +18,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
+from conduit_connectors.ignored_fields import IgnoredFields
 from conduit_connectors.table_rows import fit_batch
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
+from conduit_py.sdk.arrow import ARROW_ERRORS
 
 _DENIED = re.compile(
     "<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied)</Code>"
@@ -39,8 +41,9 @@ class DestinationOptions(sdk.Options):
         description='to create a table that is missing: its columns in Delta\'s types, {"id": "long", "at": "date"}',
     )
     partition_by: list[str] = Field(default=[], description="columns by which a table that is created is partitioned")
-    drift: Literal["refuse", "ignore"] = Field(
-        default="refuse", description='a record with fields that the table lacks: "refuse" it, or "ignore" those fields'
+    on_new_field: Literal["refuse", "add", "ignore"] = Field(
+        default="refuse",
+        description='a field that has no column: "refuse" the record, "add" the column, or "ignore" the field',
     )
     storage: dict[str, SecretStr] = Field(
         default={}, description="options of the object store, such as its region and keys"
@@ -54,7 +57,7 @@ class DestinationArguments(TypedDict, total=False):
     path: Required[str]
     columns: Mapping[str, str] | None
     partition_by: Sequence[str]
-    drift: Literal["refuse", "ignore"]
+    on_new_field: Literal["refuse", "add", "ignore"]
     storage: Mapping[str, str | SecretStr]
     rows_max: int
 
@@ -80,6 +83,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     _application: str | None = None
     """In an exactly-once pipeline: its application id in the table."""
+    _ignored: IgnoredFields | None = None
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
@@ -92,6 +96,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             self._files = pafs.PyFileSystem(DeltaStorageHandler(self._table.table_uri, self._storage))
         self._rows: list[pa.Table] = []
         self._staged: list[str] = []
+        self._ignored = IgnoredFields()
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
@@ -108,7 +113,13 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         self._folder, self._fence, self._count = folder, fence, 0
 
     def write(self, batch: Batch) -> dict[int, str]:
-        rows, refused = fit_batch(batch, self._schema, more=self.options.drift == "ignore")
+        unfit = self._add_columns(batch) if self.options.on_new_field == "add" else {}
+        if self.options.on_new_field == "ignore":
+            self._count_ignored(batch)
+        rows, refused = fit_batch(batch, self._schema, more=self.options.on_new_field == "ignore")
+        for index in refused if unfit else ():
+            row = batch.payloads[index]
+            refused[index] = next((why for name, why in unfit.items() if name in (row or ())), refused[index])
         if rows is not None:
             self._rows.append(rows)
         if self._application is not None and sum(rows.num_rows for rows in self._rows) >= self.options.rows_max:
@@ -118,7 +129,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def flush(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            self._append(pa.concat_tables(rows), None)
+            self._append(_concat(rows), None)
 
     def stage(self) -> bytes | None:
         self._stage_rows()
@@ -134,14 +145,17 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         with _errors(self.options.path):
             self._table.update_incremental()
             if (self._table.transaction_version(stage.application) or -1) < stage.version:
-                tables = [pq.read_table(name, filesystem=self._files, schema=self._schema) for name in stage.files]
-                self._append(pa.concat_tables(tables), Transaction(stage.application, stage.version))
+                # In their own types: they may have columns that the table is about to get.
+                tables = [pq.read_table(name, filesystem=self._files, partitioning=None) for name in stage.files]
+                self._append(_concat(tables), Transaction(stage.application, stage.version))
             for name in stage.files:
                 if self._files.get_file_info(name).type != pafs.FileType.NotFound:
                     self._files.delete_file(name)
 
     def teardown(self) -> None:
-        """Nothing to release: every file is closed after it is written."""
+        # There is nothing to release: every file is closed after it is written.
+        if self._ignored is not None:
+            self._ignored.report()
 
     def _open_table(self) -> DeltaTable:
         options = self.options
@@ -166,14 +180,55 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             return
         name = f"{self._folder}/{self._fence:012d}-{self._count:09d}-{len(self._staged):06d}.parquet"
         with _errors(self.options.path):
-            pq.write_table(pa.concat_tables(rows), name, filesystem=self._files)
+            pq.write_table(_concat(rows), name, filesystem=self._files)
             self._settle([name])
         self._staged.append(name)
 
+    def _add_columns(self, batch: Batch) -> dict[str, str]:
+        """Give fields that are new a column, which the table gets in the commit of the rows; return why some get none.
+
+        The first values decide its type.
+        """
+        new = _new_fields(batch, set(self._schema.names))
+        if not new:
+            return {}
+        with _errors(self.options.path):
+            # Others may have added it meanwhile.
+            self._table.update_incremental()
+            there = pa.schema(self._table.schema())
+        known = {*self._schema.names}
+        self._schema = pa.schema([*self._schema, *(field for field in there if field.name not in known)])
+        unfit: dict[str, str] = {}
+        for name, kind in new.items():
+            try:
+                if name not in self._schema.names:
+                    self._schema = self._schema.append(_delta_field(name, kind, self._schema.names))
+            except ValueError as error:
+                unfit[name] = f"the field {name!r} gets no column: {error}"
+        return unfit
+
+    def _count_ignored(self, batch: Batch) -> None:
+        known = set(self._schema.names)
+        if batch.table is not None and known.issuperset(batch.table.column_names):
+            return
+        assert self._ignored is not None, "opened"
+        for row in batch.payloads:
+            if isinstance(row, dict) and not known.issuperset(row):
+                for name, value in row.items():
+                    if name not in known and value is not None:
+                        self._ignored.add(self.options.path, name)
+
     def _append(self, rows: pa.Table, transaction: Transaction | None) -> None:
         properties = CommitProperties(app_transactions=[transaction]) if transaction is not None else None
+        more = {*rows.column_names} - {field.name for field in self._table.schema().fields}
         with _errors(self.options.path):
-            write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+            write_deltalake(
+                self._table,
+                rows,
+                mode="append",
+                schema_mode="merge" if more else None,
+                commit_properties=properties,
+            )
             log = f"_delta_log/{self._table.version():020d}.json"
             self._settle([*_added_files(self._files.open_input_file(log).read()), log])
 
@@ -192,6 +247,54 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
 
 _STAGED = re.compile(r"(\d{12})-\d{9}-\d{6}\.parquet")
+
+
+def _concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of all. Those from before a column was added have null there."""
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _new_fields(batch: Batch, known: set[str]) -> dict[str, pa.DataType | None]:
+    """Return the fields that have no column and are not null, with their types; None for values without one."""
+    if batch.table is not None:
+        columns = {name: batch.table.column(name) for name in batch.table.column_names if name not in known}
+        return {name: column.type for name, column in columns.items() if column.null_count < len(column)}
+    found: dict[str, pa.DataType | None] = {}
+    for row in batch.payloads:
+        if isinstance(row, dict) and not known.issuperset(row):
+            for name, value in row.items():
+                if name not in known and name not in found and value is not None:
+                    found[name] = _type_of(value)
+    return found
+
+
+def _type_of(value: object) -> pa.DataType | None:
+    try:
+        return pa.infer_type([value])
+    except ARROW_ERRORS:
+        return None
+
+
+def _delta_field(name: str, kind: pa.DataType | None, taken: Sequence[str]) -> pa.Field:
+    """Return the column for a field, in the type that Delta has for it. Raises ValueError if it can have none."""
+    if kind is None:
+        raise ValueError("Arrow has no type for its value")
+    if not isinstance(name, str) or not name or _NO_COLUMN.search(name):
+        raise ValueError("no column of a Delta table can have this name")
+    for other in taken:
+        if other.lower() == name.lower():
+            raise ValueError(f"its name and that of the column {other!r} differ only in case")
+    if pa.types.is_decimal(kind):
+        kind = pa.decimal128(38, kind.scale)
+    try:
+        [field] = pa.schema(Schema.from_arrow(pa.schema([pa.field(name, kind)])))
+    except Exception as error:  # a boundary: the library raises nothing more special for a type that Delta lacks
+        raise ValueError(f"Delta has no type for {kind}") from error
+    return field
+
+
+_NO_COLUMN = re.compile("[ ,;{}()\n\t=\0\ud800-\udfff]")
+"""What the names of columns in Delta tables cannot have."""
 
 
 class _Add(msgspec.Struct):

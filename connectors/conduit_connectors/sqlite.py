@@ -1,14 +1,17 @@
 """The SQLite connector: writes rows into tables of a database file, and reads rows that are added to a table."""
 
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Required, TypedDict, Unpack
 
 from pydantic import Field
 
 from conduit_connectors.numbering import number_of, positions_of
+from conduit_connectors.sql.column_fit import ColumnType, Family, text_of
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import NameRules, TableArguments, TableOptions
@@ -81,10 +84,14 @@ class SqliteDatabase(SqlDatabase):
         "uuid": "TEXT",
         "text": "TEXT",
     }
+    wider_types: ClassVar[Mapping[str, str]] = {"decimal": "NUMERIC", "text": "TEXT"}
+    alters: ClassVar[bool] = True
+    typed: ClassVar[bool] = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection = _connect(path)
+        self._connection.create_function("conduit_text", 1, _column_text, deterministic=True)
         self.run("PRAGMA journal_mode = WAL")
         self.run("PRAGMA synchronous = FULL")
 
@@ -107,7 +114,35 @@ class SqliteDatabase(SqlDatabase):
             raise self._translated(error) from error
 
     def columns(self, table: str) -> list[str]:
-        return [name for _, name, *_ in self.rows(f"PRAGMA table_info({self.quoted(table)})")]
+        return list(self.column_types(table))
+
+    def column_types(self, table: str) -> dict[str, ColumnType]:
+        found = self.rows(f"PRAGMA table_info({self.quoted(table)})")
+        return {name: parse_type(declared) for _, name, declared, *_ in found}
+
+    def change_type(self, table: str, name: str, column: ColumnType, family: str) -> None:
+        # SQLite changes no type: a column of the new type takes the place of the old one, behind the others.
+        self._check_plain(table, name, column)
+        where, old, new = self.quoted(table), self.column(name), self.column(self._free_name(table))
+        # Our own function: SQLite writes 15 digits of a float.
+        value = f"conduit_text({old})" if family == "text" else old
+        if family == "text" and column.family == "boolean":
+            value = f"CASE {old} WHEN 0 THEN 'false' WHEN 1 THEN 'true' ELSE {value} END"
+        self.run(f"ALTER TABLE {where} ADD COLUMN {new} {self.wider_types[family]}")
+        self.run(f"UPDATE {where} SET {new} = {value}")
+        self.run(f"ALTER TABLE {where} DROP COLUMN {old}")
+        self.run(f"ALTER TABLE {where} RENAME COLUMN {new} TO {old}")
+
+    def _check_plain(self, table: str, name: str, column: ColumnType) -> None:
+        """Raise NotThisRow if the column is declared with more than its type, which would be lost."""
+        [(definition,)] = self.rows("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
+        written = "|".join(re.escape(each) for each in (name, self.column(name), f"[{name}]", f"`{name}`"))
+        if not re.search(rf"[(,]\s*(?:{written})\s+{re.escape(column.name)}\s*[,)]", definition, re.IGNORECASE):
+            raise NotThisRow("it is declared with more than a type, so that SQLite cannot change it")
+
+    def _free_name(self, table: str) -> str:
+        taken = {name.lower() for name in self.columns(table)}
+        return next(name for number in count() if (name := f"conduit_{number}") not in taken)
 
     def unique_count(self, table: str) -> int:
         # An INTEGER PRIMARY KEY is the rowid and has no index.
@@ -130,6 +165,34 @@ class SqliteDatabase(SqlDatabase):
             return StatementRefused(f"{self._path}: {error}", suggestion="check the table and its key")
         return unusable(self._path, error)
 
+
+def _column_text(value: Any) -> Any:
+    return value if value is None or isinstance(value, bytes) else text_of(value)
+
+
+def parse_type(declared: str) -> ColumnType:
+    """Return the type of a column, by the rules with which SQLite chooses the affinity of a declared type."""
+    text = declared.upper()
+    for part, family in _FAMILIES:
+        if part in text:
+            return ColumnType(declared, family)
+    return ColumnType(declared, "other" if text else "any")
+
+
+_FAMILIES: Sequence[tuple[str, Family]] = (
+    ("INT", "int64"),
+    ("CHAR", "text"),
+    ("CLOB", "text"),
+    ("TEXT", "text"),
+    ("BLOB", "any"),
+    ("REAL", "float64"),
+    ("FLOA", "float64"),
+    ("DOUB", "float64"),
+    ("BOOL", "boolean"),
+    ("NUM", "decimal"),
+    ("DEC", "decimal"),
+)
+"""In SQLite's order. Of the other types, such as DATE, it converts what looks like a number, and nothing else."""
 
 _OF_THE_ROW = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
 

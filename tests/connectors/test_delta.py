@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -66,14 +66,18 @@ def test_values_arrive_in_the_types_of_the_table(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).metadata().partition_columns == ["day"]
 
 
-def test_a_table_of_somebody_else_is_appended_to(tmp_path: Path) -> None:
+def test_a_table_of_somebody_else_is_appended_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_deltalake(tmp_path, pa.table({"n": pa.array([1], pa.int32()), "text": ["a"]}))
-    destination = opened(tmp_path, drift="ignore")
+    destination = opened(tmp_path, on_new_field="ignore")
     refused = destination.write(batch_of({"n": 2, "text": "b", "more": 1}))
     write_deltalake(tmp_path, pa.table({"n": pa.array([3], pa.int32()), "text": ["c"]}), mode="append")
     destination.flush()
+    destination.teardown()
 
     assert refused == {}
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.partition(" ")[0] for message in messages] == ["the", "ignored"]
+    assert "has no column 'more'" in messages[0]
     assert stored(tmp_path) == [{"n": n, "text": text} for n, text in ((1, "a"), (2, "b"), (3, "c"))]
 
 
@@ -155,6 +159,54 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises((FatalError, TransientError), match="file/table"):
         opened(tmp_path / "file" / "table", columns={"n": "long"})
+
+
+class TestNewFields:
+    def test_get_columns_in_the_commit_of_their_rows(self, tmp_path: Path) -> None:
+        destination = opened(tmp_path, columns={"n": "long"}, on_new_field="add")
+        at = datetime(2026, 1, 2, tzinfo=UTC)
+        rows = [{"n": 2, "b": "x", "c": None}, {"n": 3, "c": Decimal("1.5"), "at": at}]
+        assert destination.write(batch_of({"n": 1}, *rows)) == {}
+        assert destination.write(batch_of({"n": 4, "b": 7})) != {}
+        destination.flush()
+
+        nothing = dict.fromkeys(("b", "c", "at"))
+        assert stored(tmp_path) == [nothing | {"n": 1}, nothing | rows[0], nothing | rows[1]]
+        assert DeltaTable(tmp_path).version() == 1
+
+    def test_are_part_of_a_stage(self, tmp_path: Path) -> None:
+        destination = opened(tmp_path, columns={"n": "long"}, on_new_field="add", rows_max=1)
+        destination.begin("p", 1, [])
+        for row in ({"n": 1}, {"n": 2, "b": "x"}):
+            assert destination.write(batch_of(row)) == {}
+        intent = destination.stage()
+        assert intent is not None
+        before = DeltaTable(tmp_path).schema().to_json()
+        successor = opened(tmp_path, on_new_field="add")
+        successor.begin("p", 2, [intent])
+
+        assert '"b"' not in before
+        assert stored(tmp_path) == [{"n": 1, "b": None}, {"n": 2, "b": "x"}]
+
+    def test_that_another_writer_adds_have_its_type(self, tmp_path: Path) -> None:
+        one, other = (opened(tmp_path, columns={"n": "long"}, on_new_field="add") for _ in range(2))
+        assert one.write(batch_of({"n": 1, "b": "x"})) == {}
+        one.flush()
+
+        assert set(other.write(batch_of({"n": 2, "b": 5}, {"n": 3, "b": "y"}))) == {0}
+        other.flush()
+        assert stored(tmp_path) == [{"n": 1, "b": "x"}, {"n": 3, "b": "y"}]
+
+    def test_that_can_have_no_column_refuse_the_record_and_say_why(self, tmp_path: Path) -> None:
+        destination = opened(tmp_path, columns={"n": "long"}, on_new_field="add")
+        fields: list[Any] = [{"N": 1}, {"a b": 1}, {"": 1}, {"x": timedelta(1)}, {"x": {1, 2}}, {"n": 1, "y": None}]
+        refused = destination.write(batch_of(*fields))
+        destination.flush()
+
+        reasons = ["differ only in case", "this name", "this name", "no type", "no type"]
+        assert all(reason in refused[index] for index, reason in enumerate(reasons))
+        assert set(refused) == set(range(5))
+        assert stored(tmp_path) == [{"n": 1}]
 
 
 KILLED = """

@@ -260,6 +260,9 @@ async def test_the_lag_is_the_log_that_was_not_read(postgres: str, source: conne
     assert behind is not None
     assert behind.bytes is not None
     assert behind.bytes > 1000 * 20
+    # The server keeps at least what was not read, and from the beginning of the oldest open transaction on.
+    assert behind.retained_bytes is not None
+    assert behind.retained_bytes >= behind.bytes
 
 
 async def test_a_restart_of_the_server_is_survived(own_postgres: Any) -> None:
@@ -330,6 +333,29 @@ async def test_a_user_without_the_right_to_replicate_is_refused(postgres: str, s
 
     assert "refuses the user" in error.message
     run_sql(postgres, f"DROP ROLE {role}")
+
+
+async def test_a_rotated_password_ends_no_connection_and_loses_no_change(postgres_server: Any, postgres: str) -> None:
+    role = slot_of(postgres)
+    postgres_server.create_user(role, "first")
+    run_sql(postgres, f"ALTER ROLE {role} REPLICATION SUPERUSER", "CREATE TABLE t (id int PRIMARY KEY)")
+    old, new = (
+        connector.Source(url=postgres.replace("tester@", f"{role}:{password}@"), slot=role, tables=["t"])
+        for password in ("first", "second")
+    )
+
+    async with opened(old) as reader:
+        run_sql(postgres, "INSERT INTO t VALUES (1)")
+        [first] = await reader.take(1)
+        run_sql(postgres, f"ALTER ROLE {role} PASSWORD 'second'", "INSERT INTO t VALUES (2)")
+        [second] = await reader.take(1)
+    error = await refusal(old, first.position)
+    async with opened(new, first.position) as reader:
+        again = await reader.take(1)
+    run_sql(postgres, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+    assert "refuses the user" in error.message
+    assert (second.key, [record.key for record in again]) == ({"id": 2}, [{"id": 2}])
 
 
 async def test_an_owner_with_the_right_to_replicate_needs_no_more(postgres: str) -> None:

@@ -60,6 +60,49 @@ async def test_a_row_that_changes_before_its_chunk_is_given_once_as_its_change(p
     ]
 
 
+async def test_rows_that_come_behind_the_end_of_a_snapshot_are_given_as_changes_alone(postgres: str) -> None:
+    """Else the snapshot of a table that grows as fast as it is read would never end."""
+    run_sql(postgres, "CREATE TABLE t (a text, b int, PRIMARY KEY (a, b))")
+    run_sql(postgres, "INSERT INTO t SELECT 'k', g FROM generate_series(1, 5) g")
+    source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"], chunk_size=2)
+
+    async with opened(source) as reader:
+        first = await reader.take(2)
+        run_sql(postgres, "INSERT INTO t SELECT 'k', g FROM generate_series(6, 9) g", "DELETE FROM t WHERE b = 4")
+        others = await reader.take_until_quiet()
+    async with opened(source, first[-1].position) as reader:
+        again = await reader.take_until_quiet()
+
+    for records in (others, again):
+        rows = [record.payload["b"] for record in records if record.operation is Operation.SNAPSHOT]
+        created = [record.payload["b"] for record in records if record.operation is Operation.CREATE]
+        assert created == [6, 7, 8, 9]
+        # The second chunk may have been selected before the row was deleted.
+        assert rows in ([3, 5], [3, 4, 5])
+
+
+async def test_a_change_without_a_large_value_leaves_the_row_of_the_chunk_with_it(postgres: str) -> None:
+    run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY, big text, v text, other text)")
+    run_sql(postgres, "ALTER TABLE t ALTER big SET STORAGE EXTERNAL, ALTER other SET STORAGE EXTERNAL")
+    run_sql(
+        postgres, "INSERT INTO t SELECT g, repeat('b', 9000), 'old', repeat('o', 9000) FROM generate_series(1, 3) g"
+    )
+    source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])
+
+    async with opened(source) as reader:
+        run_sql(postgres, "UPDATE t SET v = 'new' WHERE id = 2", "UPDATE t SET other = 'short' WHERE id = 2")
+        records = await reader.take(5)
+
+    assert [(record.operation, record.key) for record in records] == [
+        (Operation.UPDATE, {"id": 2}),
+        (Operation.UPDATE, {"id": 2}),
+        *((Operation.SNAPSHOT, {"id": number}) for number in (1, 2, 3)),
+    ]
+    assert records[0].metadata["postgres.unchanged"] == '["big","other"]'
+    assert records[3].payload.after == {"id": 2, "big": "b" * 9000, "v": "new", "other": "short"}
+    assert "postgres.unchanged" not in records[3].metadata
+
+
 async def test_a_truncate_before_the_watermark_leaves_no_row_of_the_chunk(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 3)")
 

@@ -44,7 +44,7 @@ class Behind(ScriptedSource):
     queue_counts = QueueCounts(held=1, extended=2, lost=3, taken_over=4, duplicates=5, unreadable=6, failed=7)
 
     async def lag(self) -> Lag:
-        return Lag(records=7, bytes=700, seconds=0.5)
+        return Lag(records=7, bytes=700, seconds=0.5, retained_bytes=9000, partitions={"orders:0": 4, "orders:1": 3})
 
 
 def pipelines(folder: Path) -> list[Pipeline]:

@@ -12,6 +12,8 @@ from conduit_py.sdk import Options, Processor
 from conduit_py.sdk.registry import find, installed
 
 NAMES = [
+    "avro.decode",
+    "avro.encode",
     "base64.decode",
     "base64.encode",
     "clone",
@@ -25,12 +27,21 @@ NAMES = [
     "filter.keep",
     "json.decode",
     "json.encode",
+    "jsonschema.decode",
+    "jsonschema.encode",
+    "outbox.route",
+    "protobuf.decode",
+    "protobuf.encode",
+    "schema.validate",
     "split",
     "unwrap.debezium",
     "unwrap.kafkaconnect",
     "unwrap.opencdc",
 ]
+REGISTRY = {"url": "http://127.0.0.1:8081"}
 SETTINGS: dict[str, dict[str, Any]] = {
+    "avro.decode": REGISTRY,
+    "avro.encode": {**REGISTRY, "topic": "{{ .Key }}", "version": "3"},
     "base64.decode": {"field": ".Key"},
     "base64.encode": {"field": ".Key"},
     "clone": {"count": "2"},
@@ -43,6 +54,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "filter.keep": {"condition": "{{ gt .Payload.After.amount 100 }}"},
     "json.decode": {"field": ".Key"},
     "json.encode": {"field": ".Key"},
+    "jsonschema.decode": REGISTRY,
+    "jsonschema.encode": REGISTRY,
+    "outbox.route": {"topic": "events.{{ .Payload.After.kind }}", "headers": "id:kafka.header.id", "expand": "true"},
+    "protobuf.decode": REGISTRY,
+    "protobuf.encode": REGISTRY,
+    "schema.validate": {"against": "inferred", "sample_size": "10"},
     "split": {"field": ".Key.list"},
 }
 README = Path(__file__).parents[2] / "processors" / "README.md"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from conduit_py.errors import FatalError
+from conduit_py.errors import FatalError, TransientError
+from conduit_py.spark.session.errors import failure_advice, spark_errors
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.spark.session.shared_session import SharedSession, shared
 
@@ -139,3 +140,19 @@ def test_a_session_of_the_users_own_is_used_and_left_alone(
     another.release()
     assert spark.range(3).count() == 3
     assert "using the Spark session that this process already has" in caplog.text
+
+
+class _JavaError(Exception):
+    """An error of Java, as py4j has it: its text is in the process of Java, which has ended."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_an_error_whose_text_ended_with_java_is_told_with_what_to_do() -> None:
+    with pytest.raises(TransientError) as caught, failure_advice(), spark_errors("a job of Spark"):
+        raise _JavaError
+
+    assert caught.value.message.startswith("a job of Spark failed: Spark has ended")
+    assert caught.value.suggestion is not None
+    assert "spark.driver.memory" in caught.value.suggestion

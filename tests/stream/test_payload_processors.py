@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Record, Source, processor, run, sdk
 from conduit_py.batch import Batch, Span
-from conduit_py.payloads import Columns, Payloads, Positions, join
+from conduit_py.payloads import Columns, Payloads, join
+from conduit_py.positions import Positions
 from conduit_py.record import Operation
 from conduit_py.sdk import RecordRefused, State
 

@@ -273,11 +273,9 @@ class TestBatches:
         assert len(sizes) <= 11
 
     @pytest.mark.parametrize(
-        "later", [Positions(b"b:%d", [1, 2]), MapPositions({"p": 7}, [("p", 8), ("p", 9)]), [b"1", b"2"]]
+        "later", [Positions(b"b:%d", [1, 2]), MapPositions({"p": 7}, [("p", [8, 9])]), [b"1", b"2"]]
     )
-    @pytest.mark.parametrize(
-        "first", [Positions(b"a:%d", [1, 2]), MapPositions({}, [("p", 1), ("p", 2)]), [b"8", b"9"]]
-    )
+    @pytest.mark.parametrize("first", [Positions(b"a:%d", [1, 2]), MapPositions({}, [("p", [1, 2])]), [b"8", b"9"]])
     async def test_reads_with_other_kinds_of_positions_travel_together(
         self, first: Sequence[bytes], later: Sequence[bytes], autojump_clock: MockClock
     ) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from conduit_py import Batch, DeadLetter, DeadLetters, Destination, Pipeline, Record, Rows, Source, processor, run, sdk
 from conduit_py.batch import Span
-from conduit_py.payloads import Columns, Payloads, Positions, estimated_bytes, join
+from conduit_py.payloads import Columns, Payloads, estimated_bytes, join
+from conduit_py.positions import Positions
 from conduit_py.record import Operation
 from conduit_py.sdk.arrow import check_values, python_rows
 from conduit_py.status import Status

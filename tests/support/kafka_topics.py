@@ -11,6 +11,9 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from conduit_py.testing.services import KafkaServer
@@ -41,6 +44,13 @@ class KafkaTopics:
                 producer.produce(topic, value, partition=0)
         assert producer.flush(60) == 0
 
+    def fill_each(self, topic: str, value: bytes, partitions: int = 2) -> None:
+        """Write the value to each partition."""
+        producer = Producer(self._settings)
+        for partition in range(partitions):
+            producer.produce(topic, value, partition=partition)
+        assert producer.flush(60) == 0
+
     def fill_with_header(self, topic: str, name: bytes) -> None:
         """Write one value with a header of any name. The client of Python takes only text, and others do not."""
         [library] = (Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka*.so*")
@@ -66,6 +76,20 @@ class KafkaTopics:
         for value in values:
             producer.produce(topic, value, partition=1)
         assert producer.flush(60) == 0
+
+    def create_user(self, *allowed: tuple[ResourceType, str, AclOperation]) -> tuple[str, str]:
+        """A user, who may do only what is allowed, and the password."""
+        name, password = f"user-{uuid.uuid4().hex[:12]}", f"hush-{uuid.uuid4().hex}"
+        credentials = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        change = UserScramCredentialUpsertion(name, credentials, password.encode())
+        self._admin.alter_user_scram_credentials([change])[name].result(60)
+        for kind, resource, operation in allowed:
+            rule = AclBinding(
+                kind, resource, ResourcePatternType.LITERAL, f"User:{name}", "*", operation, AclPermissionType.ALLOW
+            )
+            [made] = self._admin.create_acls([rule]).values()
+            made.result(60)
+        return name, password
 
     def values(self, topic: str) -> list[bytes | None]:
         return [message.value() for message in self.messages(topic)]

@@ -44,7 +44,7 @@ class Behind(ScriptedSource):
     queue_counts = QueueCounts(held=1, extended=2, lost=3, taken_over=4, duplicates=5, unreadable=6, failed=7)
 
     async def lag(self) -> Lag:
-        return Lag(records=7, bytes=700, seconds=0.5)
+        return Lag(records=7, bytes=700, seconds=0.5, retained_bytes=9000, partitions={"orders:0": 4, "orders:1": 3})
 
 
 def pipeline(
@@ -140,11 +140,18 @@ async def test_a_source_that_runs_says_how_far_it_is_behind(autojump_clock: Mock
     pipelines = [pipeline("running", EventLog(), bounded=False), pipeline("completed", EventLog())]
     seen = series(await looked_at(*pipelines, after_seconds=30))
 
-    lags = {(name, dict(labels)["pipeline_name"]): lag for (name, labels), lag in seen.items() if "_lag_" in name}
+    lags = {
+        (name, dict(labels)["pipeline_name"], dict(labels).get("partition")): lag
+        for (name, labels), lag in seen.items()
+        if "_lag_" in name or "_retained_" in name
+    }
     assert lags == {
-        ("conduit_source_lag_records", "running"): 7,
-        ("conduit_source_lag_bytes", "running"): 700,
-        ("conduit_source_lag_seconds", "running"): 0.5,
+        ("conduit_source_lag_records", "running", None): 7,
+        ("conduit_source_partition_lag_records", "running", "orders:0"): 4,
+        ("conduit_source_partition_lag_records", "running", "orders:1"): 3,
+        ("conduit_source_lag_bytes", "running", None): 700,
+        ("conduit_source_retained_bytes", "running", None): 9000,
+        ("conduit_source_lag_seconds", "running", None): 0.5,
     }
 
 

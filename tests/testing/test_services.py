@@ -4,10 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 
-from conduit_py.testing.services import KafkaServer, MariaDbServer, PostgresServer
+from conduit_py.testing.services import KafkaServer, MariaDbServer, PostgresServer, RegistryServer
 
 
 def test_postgres_has_an_empty_database_for_each_test_and_logical_decoding(postgres: str) -> None:
@@ -101,3 +102,10 @@ def test_workers_share_one_server_and_the_first_stops_it_after_the_last_has_left
     assert said == [f"started by {starter.pid}\n"] * 2
     assert left == "left\n"
     assert rest == ("left\n", "stopped, in use by []\n")
+
+
+def test_a_registry_gives_a_schema_an_id_and_the_schema_for_the_id(registry_server: RegistryServer) -> None:
+    number = httpx.post(f"{registry_server.url}/subjects/words/versions", json={"schema": '"string"'}).json()["id"]
+
+    assert httpx.get(f"{registry_server.url}/schemas/ids/{number}").json()["schema"] == '"string"'
+    assert httpx.get(f"{registry_server.url}/schemas/ids/{number + 10**6}").json()["error_code"] == 40403

@@ -47,7 +47,7 @@ def spark_errors(what: str) -> Iterator[None]:
         if isinstance(error, JobCancelled) or _is_cancellation(error):
             raise TransientError(f"{what} was cancelled") from error
         code = _exit_code() if _cut_off(error) else None
-        if code in _EXITS_MEMORY or "java.lang.OutOfMemoryError" in str(error):
+        if code in _EXITS_MEMORY or "java.lang.OutOfMemoryError" in _text(error):
             # Fatal: the next attempt would need as much memory.
             advice = "raise spark.driver.memory and spark.executor.memory in `conf`, or give it less at once"
             raise FatalError(f"{what} failed: Java is out of memory: {error_text(error)}", suggestion=advice) from error
@@ -78,7 +78,7 @@ def error_text(error: BaseException) -> str:
 
 def _blames_data(error: BaseException) -> bool:
     """Whether a job failed because of values in its rows, so that it would succeed without some of them."""
-    return bool(_DATA_STATES.search(str(error))) or any(state[:2] in ("22", "23") for _, state in _causes(error))
+    return bool(_DATA_STATES.search(_text(error))) or any(state[:2] in ("22", "23") for _, state in _causes(error))
 
 
 def is_definition_error(error: BaseException) -> bool:
@@ -88,14 +88,26 @@ def is_definition_error(error: BaseException) -> bool:
     if any(state.startswith("08") for _, state in _causes(error)):
         return False  # A connection that fails, which Spark finds out while it analyses.
     meant = isinstance(error, AnalysisException | IllegalArgumentException | ParseException)
-    return meant or bool(_DEFINITION_STATES.search(str(error)))
+    return meant or bool(_DEFINITION_STATES.search(_text(error)))
 
 
 def _cut_off(error: BaseException) -> bool:
     """Whether the connection to Java is broken."""
     from py4j.protocol import Py4JNetworkError
 
+    try:
+        str(error)
+    except Exception as gone:  # a boundary: the text of an error of Java is in Java, which may have ended since
+        error = gone
     return isinstance(error, ConnectionError | Py4JNetworkError)
+
+
+def _text(error: BaseException) -> str:
+    """The text of an error; without a connection to Java, where the text of some errors is, why there is none."""
+    try:
+        return str(error)
+    except Exception as gone:  # the same boundary as in `_cut_off`
+        return f"{type(error).__name__}, which Java cannot describe any more: {gone}"
 
 
 def _exit_code() -> int | None:
@@ -111,7 +123,8 @@ def _exit_code() -> int | None:
 
 def _is_cancellation(error: BaseException) -> bool:
     """Whether a job failed because it was cancelled."""
-    return "SPARK_JOB_CANCELLED" in str(error) or "OPERATION_CANCELED" in str(error)
+    text = _text(error)
+    return "SPARK_JOB_CANCELLED" in text or "OPERATION_CANCELED" in text
 
 
 def is_over(session: "SparkSession") -> bool:
@@ -138,8 +151,8 @@ def _causes(error: BaseException) -> list[tuple[str, str]]:
             causes.append((str(java.getMessage() or java.toString()), _state(java)))
             java = java.getCause()
     except Exception:  # a boundary: the Java process may be the very thing that failed
-        return causes or [(str(error), "")]
-    return causes or [(str(error), "")]
+        return causes or [(_text(error), "")]
+    return causes or [(_text(error), "")]
 
 
 def _state(java: Any) -> str:
@@ -153,7 +166,7 @@ def failure_advice() -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        text = f"{error.message} {error.__cause__}"
+        text = error.message if error.__cause__ is None else f"{error.message} {_text(error.__cause__)}"
         cause = next((each for each in KNOWN_FAILURES if any(sign in text for sign in each.signs)), None)
         if cause is None or error.suggestion is not None:
             raise

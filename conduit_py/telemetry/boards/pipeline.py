@@ -106,6 +106,23 @@ PIPELINE = Board(
             _behind("bytes", "bytes", metrics.LAG_BYTES),
             _behind("time", "s", metrics.LAG_SECONDS),
         ),
+        "Replication slots and consumer groups": (
+            lines(
+                "Log that is kept",
+                "bytes",
+                "What a database keeps until its source has confirmed it: too much fills the disk of the database.",
+                (now(metrics.LAG_RETAINED, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
+            ),
+            lines(
+                "Records behind, by partition",
+                "short",
+                "One that grows while the others do not has a hot key, or a member of the group that is stuck.",
+                (
+                    now(metrics.LAG_PARTITION, OF_PIPELINE, by="pipeline_name, node, partition"),
+                    "{{node}}: {{partition}}",
+                ),
+            ),
+        ),
         "Shared queues": (
             lines(
                 "Leases",

@@ -6,17 +6,51 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from conduit_py.sdk import FatalError, Options, TransientError
 
 ANSWER_SECONDS = 30.0
 """How long one request to a broker may take."""
 
+
+class LogThrottle(logging.Filter):
+    """Lets a line pass once in ten seconds, however often the client library repeats it for each of its clients.
+
+    While no broker answers, it writes some twenty of them a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[str, tuple[float, int]] = {}
+        """When a line passed last, and how often it was left out since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        key = _CHANGING.sub("", text)
+        passed_at, left_out = self._passed.get(key, (float("-inf"), 0))
+        if record.created - passed_at < _LOG_SECONDS:
+            self._passed[key] = passed_at, left_out + 1
+            return False
+        if len(self._passed) >= _LINES_MAX:
+            self._passed.clear()
+        self._passed[key] = record.created, 0
+        if left_out:
+            record.msg, record.args = "%s (and %d times since the last such line)", (text, left_out)
+        return True
+
+
+_LOG_SECONDS = 10.0
+_LINES_MAX = 1000
+# The name of the client, and how long and how often it has tried.
+_CHANGING = re.compile(r"\[rdkafka#[^]]*\]|\(after [^)]*\)|\d+ms|\d+ request\(s\)")
+
 log = logging.getLogger("conduit_py.kafka")
+log.addFilter(LogThrottle())
 
 TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
@@ -39,18 +73,24 @@ class KafkaOptions(Options):
     config: dict[str, str | int | float | bool] = Field(
         default={}, description="other settings of librdkafka, by name; those that a guarantee rests on are refused"
     )
+    secret_config: dict[str, SecretStr] = Field(
+        default={}, description="more of `config`, such as ssl.key.pem, whose values are shown nowhere"
+    )
 
     reserved: ClassVar[frozenset[str]] = frozenset()
     """Settings that the connector itself decides about."""
 
-    @field_validator("config")
+    @field_validator("config", "secret_config")
     @classmethod
-    def _leaves_guarantees_alone(cls, config: dict[str, Any]) -> dict[str, Any]:
+    def _leaves_guarantees_alone(cls, config: dict[str, Any], field: ValidationInfo) -> dict[str, Any]:
         for name in config:
             if name in _OPTIONS:
                 raise ValueError(f"{name} is the option `{_OPTIONS[name]}`")
             if name in cls.reserved or name in _RESERVED:
                 raise ValueError(f"{name} cannot be set: the connector's guarantee rests on it")
+            # Values of `config` are shown by the API and the page, and stand in its problems.
+            if field.field_name == "config" and _SECRET_NAMES.search(name):
+                raise ValueError(f"{name} may be a secret, which belongs into `secret_config`")
         return config
 
     @model_validator(mode="after")
@@ -76,6 +116,7 @@ class KafkaOptions(Options):
             "sasl.mechanism": self.mechanism if self.username else None,
         }
         given = {name: value for name, value in optional.items() if value is not None}
+        given |= {name: value.get_secret_value() for name, value in self.secret_config.items()}
         return {"bootstrap.servers": self.servers, "security.protocol": protocol, **given, **self.config}
 
 
@@ -92,6 +133,7 @@ class KafkaArguments(TypedDict, total=False):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
     answer_seconds: float
     config: Mapping[str, str | int | float | bool]
+    secret_config: Mapping[str, str | SecretStr]
 
 
 _OPTIONS = {
@@ -112,14 +154,20 @@ _RESERVED = {
     "plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd",
     "enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm",
 }  # fmt: skip
+# Also those of a later librdkafka: it has named all of them like this so far.
+_SECRET_NAMES = re.compile(
+    r"password|passphrase|secret|(?<!certificate)(?<!\.ca)\.pem$|_key$|oauthbearer\.config$|token$"
+)
 
 
 class ClientErrors:
     """The errors that a client reported beside its calls. A call that fails tells only that time ran out."""
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, group: str | None = None) -> None:
         self._options = options
+        self._group = group
         self._refusal: KafkaError | None = None
+        self._undelivered: tuple[KafkaError, str] | None = None
 
     def settings(self) -> dict[str, Any]:
         """What a client needs to report its errors here."""
@@ -127,21 +175,46 @@ class ClientErrors:
 
     def translate(self, error: KafkaError, doing: str) -> FatalError | TransientError:
         """The error of ours for one of the library's."""
-        cause = self._refusal or error
-        code, text = cause.code(), f"Kafka at {self._options.servers}: {doing}: {cause.str()}"
-        for codes, advice in _FATAL:
-            if code in codes:
-                return FatalError(text, suggestion=advice)
+        if self._refusal is not None:
+            error = self._refusal
+        elif self._undelivered is not None:
+            error, doing = self._undelivered
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            doing = f"using the group {self._group}"
+        who = f" as user {self._options.username}" if self._options.username else ""
+        text = f"Kafka at {self._options.servers}{who}: {doing}: {error.str()}"
+        advice = _find_advice(error)
+        if advice is not None:
+            return FatalError(text, suggestion=advice)
         return TransientError(text, suggestion="check `servers`, and that the brokers run and can be reached")
+
+    def concerns(self, error: KafkaError) -> bool:
+        """False for an error that does not matter: a consumer looks for its group, even if nobody uses it."""
+        return error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED or self._group is not None
 
     def raise_if_refused(self, doing: str) -> None:
         """Raise FatalError if the brokers refused this client: trying again would not help."""
         if self._refusal is not None:
             raise self.translate(self._refusal, doing)
 
+    def raise_if_undelivered(self) -> None:
+        """Raise an error that names the topic if a message was not stored."""
+        if self._undelivered is not None:
+            raise self.translate(*self._undelivered)
+
+    def note_delivery(self, error: KafkaError | None, message: Message) -> None:
+        """Note that a message was not stored. For the setting `on_delivery`."""
+        if error is not None and self._undelivered is None:
+            self._undelivered = error, f"writing to topic {message.topic()}"
+
     def _note(self, error: KafkaError) -> None:
-        if any(error.code() in codes for codes, _ in _FATAL):
+        if self.concerns(error) and _find_advice(error) is not None:
             self._refusal = error
+
+
+def _find_advice(error: KafkaError) -> str | None:
+    """What to do about an error that trying again does not mend; None for any other."""
+    return next((advice for codes, advice in _FATAL if error.code() in codes), None)
 
 
 _FATAL: tuple[tuple[frozenset[int], str], ...] = (
@@ -151,15 +224,17 @@ _FATAL: tuple[tuple[frozenset[int], str], ...] = (
     ),
     (frozenset({KafkaError._SSL}), "check `tls`, `ca_file`, and the certificates of both sides"),
     (
-        frozenset(
-            {
-                KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                KafkaError.GROUP_AUTHORIZATION_FAILED,
-                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-                KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            }
-        ),
-        "let the user read or write the topic, use the group, and use the transactional id",
+        frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED}),
+        "allow the user Read on the topic of a source, Write on that of a destination, and both on `checkpoint_topic`",
+    ),
+    (frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED}), "allow the user Read on the group"),
+    (
+        frozenset({KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}),
+        "allow the user Write and Describe on the transactional id, which `transactional_id` can set",
+    ),
+    (
+        frozenset({KafkaError.CLUSTER_AUTHORIZATION_FAILED}),
+        "create `checkpoint_topic` with one partition and cleanup.policy=compact, or allow the user Create on it",
     ),
     (
         frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}),
@@ -197,6 +272,34 @@ def connect_admin(options: KafkaOptions, errors: ClientErrors) -> AdminClient:
             errors.raise_if_refused("connecting")
             if time.monotonic() > deadline:
                 raise errors.translate(error.args[0], "connecting") from error
+
+
+def find_topics(
+    admin: AdminClient, errors: ClientErrors, topics: Sequence[str], needed: AclOperation
+) -> dict[str, list[int]]:
+    """The partitions of topics; none of a topic that is not there.
+
+    Raises FatalError for a topic that the user may not use. It is better said now than by the first record.
+    """
+    found: dict[str, list[int]] = {}
+    asked = admin.describe_topics(
+        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=ANSWER_SECONDS
+    )
+    for topic, answer in asked.items():
+        doing = f"looking for topic {topic}"
+        try:
+            described = answer.result(ANSWER_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise errors.translate(error.args[0], doing) from error
+            found[topic] = []
+            continue
+        allowed = described.authorized_operations
+        # Brokers without access control may not tell.
+        if allowed and needed not in allowed:
+            raise errors.translate(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), doing)
+        found[topic] = [partition.id for partition in described.partitions]
+    return found
 
 
 def ask(errors: ClientErrors, doing: str, request: Callable[[], Any]) -> Any:

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Required, Self, Unpack
 
 import msgspec
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from pydantic import Field, field_validator, model_validator
 
 from conduit_connectors.kafka.connection import (
-    ANSWER_SECONDS,
     TOPIC_NAME,
     ClientErrors,
     KafkaArguments,
@@ -17,6 +17,7 @@ from conduit_connectors.kafka.connection import (
     ask,
     connect_admin,
     describe_topics,
+    find_topics,
     make_client,
 )
 from conduit_connectors.kafka.message import MessageEncoder, TopicLimits
@@ -133,6 +134,10 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def claims(self) -> str:
+        return f"the transactional_id {self._transactional_id('<pipeline>')!r} of Kafka at {self.options.servers}"
+
     def open(self) -> None:
         options = self.options
         self._errors = ClientErrors(options)
@@ -142,7 +147,6 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
         self._staged: list[OutgoingMessage] | None = None
         self._stages = 0
         self._fence = 0
-        self._failure: KafkaError | None = None
 
     def claim(self, owner: str, fence: int) -> bytes | None:
         assert self._admin is not None, "opened"
@@ -185,8 +189,7 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
             # Every message is stored or has failed after `delivery_seconds`, so this ends.
             while self._producer.flush(1.0):
                 self._errors.raise_if_refused("writing")
-            if self._failure is not None:
-                raise self._errors.translate(self._failure, "writing")
+            self._errors.raise_if_undelivered()
 
     def commit(self, changes: bytes) -> None:
         self._claimed.commit(changes)
@@ -231,16 +234,18 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
         return self._transactions
 
     def _transactions_of(self, owner: str) -> Transactions:
-        options = self.options
-        id = options.transactional_id or f"conduit.{owner}.{options.topic or '*'}"
+        options, id = self.options, self._transactional_id(owner)
         settings = self._producer_settings() | {"transaction.timeout.ms": round(options.transaction_seconds * 1000)}
         # Messages must have failed before the transaction does, or the transaction has no time left to end.
         settings["message.timeout.ms"] = round(min(options.delivery_seconds, options.transaction_seconds) * 1000)
         return Transactions(options, options.checkpoint_topic, id, settings)
 
+    def _transactional_id(self, owner: str) -> str:
+        return self.options.transactional_id or f"conduit.{owner}.{self.options.topic or '*'}"
+
     def _plain_producer(self) -> Producer:
         settings = {**self.options.settings(), **self._errors.settings(), **self._producer_settings()}
-        return make_client(Producer, settings | {"on_delivery": self._note_failure})
+        return make_client(Producer, settings | {"on_delivery": self._errors.note_delivery})
 
     def _producer_settings(self) -> dict[str, Any]:
         options = self.options
@@ -260,14 +265,10 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
             **options.config,
         }
 
-    def _note_failure(self, error: KafkaError | None, message: Message) -> None:
-        self._failure = self._failure or error
-
 
 def _find_limits(admin: AdminClient, errors: ClientErrors, topics: Sequence[str]) -> Mapping[str, TopicLimits]:
-    known = ask(errors, "looking for topics", lambda: admin.list_topics(timeout=ANSWER_SECONDS)).topics
-    for topic in topics:
-        if topic not in known:
+    for topic, partitions in find_topics(admin, errors, topics, AclOperation.WRITE).items():
+        if not partitions:
             raise FatalError(f"Kafka has no topic {topic}", suggestion="create it: records create no topics")
     limits = {}
     for topic, config in describe_topics(admin, errors, topics).items():

@@ -8,9 +8,10 @@ from itertools import repeat
 from typing import Any
 
 import msgspec
+from confluent_kafka import Message
 
 from conduit_connectors.kafka.transactions import OutgoingMessage
-from conduit_py.sdk import Batch, Columns, Data, Operation, RecordRefused, encode_json, metadata
+from conduit_py.sdk import Batch, Columns, Data, LazyColumn, Operation, RecordRefused, encode_json, metadata
 
 HEADER = "kafka.header."
 HEADERS = "kafka.headers"
@@ -32,13 +33,15 @@ class MessageEncoder:
         columns = batch.columns or Columns()
         if batch.holds_records or batch.kind is not bytes or self._topic is None or self._key_field is not None:
             return None
-        if columns.operations or not all(map(_NO_HEADERS.issuperset, columns.metadata or ())):
+        if columns.operations or (columns.metadata is not None and _have_headers(columns.metadata)):
             return None
-        keys: list[Any] = columns.keys or [None]
-        if not _KINDS_OF_KEYS.issuperset(map(type, keys)):
+        keys: Sequence[Any] = columns.keys or [None]
+        kinds = set(map(type, keys))
+        if not _KINDS_OF_KEYS.issuperset(kinds):
             return None
-        sizes = max(map(len, batch.payloads), default=0) + max(len(key or b"") for key in keys)
-        if not self._topics[self._topic].takes(sizes, has_keys=None not in keys):
+        longest = max(map(len, keys if kinds == {bytes} else filter(None, keys)), default=0)
+        size = max(map(len, batch.payloads), default=0) + longest
+        if not self._topics[self._topic].takes(size, has_keys=kinds == {bytes}):
             return None
         return zip(batch.payloads, columns.keys or repeat(None), strict=False)  # type: ignore[arg-type]
 
@@ -80,6 +83,13 @@ class MessageEncoder:
             raise RecordRefused(f"has no field {self._key_field!r} for the key")
         value: Any = payload[self._key_field]
         return _encode_text(value, "a key") if isinstance(value, str) else _to_bytes(value)
+
+
+def _have_headers(column: Sequence[dict[str, str]]) -> bool:
+    if isinstance(column, LazyColumn) and column.make is make_metadata:
+        # Messages as they were read: no metadata is made only to find none of their headers in it.
+        return any(map(Message.headers, column.items))
+    return not all(map(_NO_HEADERS.issuperset, column))
 
 
 _NO_HEADERS = frozenset({metadata.COLLECTION, metadata.CREATED_AT, metadata.READ_AT, metadata.OPENCDC_VERSION})
@@ -166,6 +176,14 @@ def _parse_headers(text: str) -> list[tuple[str, bytes | None]]:
 
 
 _HEADERS_DECODER = msgspec.json.Decoder(list[tuple[str, str | None]])
+
+
+def make_metadata(message: Message, has_headers: bool = True) -> dict[str, str]:
+    """The metadata of the record of a message."""
+    made = {metadata.COLLECTION: message.topic() or "", metadata.CREATED_AT: f"{message.timestamp()[1]}000000"}
+    if has_headers and (headers := message.headers()):
+        made |= decode_headers(headers)  # type: ignore[arg-type]
+    return made
 
 
 def decode_headers(headers: Headers) -> dict[str, str]:

@@ -2,18 +2,26 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, make_client
-from conduit_connectors.kafka.partition_name import TakenMessages, name_of, name_partition, offset_of, parse_partition
+from conduit_connectors.kafka.group_offsets import GroupOffsets
+from conduit_connectors.kafka.partition_name import (
+    GENERATION,
+    TakenMessages,
+    find_runs,
+    name_of,
+    name_partition,
+    offset_of,
+    parse_partition,
+)
 from conduit_py.sdk import FatalError, TransientError
 
 BUFFER_MAX = 4000
-"""Messages that wait to be read. With more the partitions are paused."""
+"""Messages that wait to be read. With more, the consumer waits until half of them are taken, and pauses partitions."""
 _TAKE_MAX = 1000
 _PAUSE_AFTER_SECONDS = 1.0
 _TICK_SECONDS = 0.5
@@ -21,9 +29,6 @@ _COMMIT_AGAIN_SECONDS = 0.1
 _LOOK_SECONDS = 5.0
 """How often to look for new partitions of topics that are read as a whole, without a group."""
 _LOOK_MAX_SECONDS = 2.0
-
-GENERATION = "#"
-"""The key in a position of how often partitions went away: no topic can have this name."""
 
 
 class PartitionReader:
@@ -42,21 +47,21 @@ class PartitionReader:
         self._consumer = make_client(Consumer, dict(consumer_settings))
         self._position = dict(position)
         self._start = start
-        self._group = group
         self._subscribed = False
         self._revoke_seconds = revoke_seconds
         self._changed = threading.Condition()
-        self._ready: deque[Message] = deque()
+        self._group = GroupOffsets(self._consumer, self._changed, used=group)
+        self._ready: list[Message] = []
         self._next_offsets: dict[str, int] = {}
         """The offset to read next of each partition that is ours."""
         self._generation = self._position.pop(GENERATION, 0)
         """How often partitions went away. Without it a position could be that of an earlier record."""
+        self._gone: set[str] = set()
+        """The partitions that went away in the last call of the consumer."""
         self._assignments = 0
         """How often the partitions changed in this run."""
         self._ends: dict[str, int] | None = None
         """Where to stop, if it is not for ever."""
-        self._acked: dict[str, int] = {}
-        self._committed: dict[str, int] = {}
         self._ticked_at = 0.0
         self._watched: Sequence[str] = ()
         """The topics of which every partition is read."""
@@ -101,28 +106,28 @@ class PartitionReader:
             if not self._ready and (self._stopping or self._is_at_end()):
                 return None
             position = self._make_position()
-            messages = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
-            steps = self._make_steps(messages)
-            self._next_offsets.update(steps)
+            messages = self._ready[:n]
+            del self._ready[:n]
+            runs = find_runs(messages) if messages else []
+            self._next_offsets |= {partition: offsets[-1] for partition, offsets in runs}
             if self._ends is not None:
                 self._ends = {each: end for each, end in self._ends.items() if self._next_offsets[each] < end}
-            self._changed.notify_all()
-            return TakenMessages(position, messages, steps)
+            if self._has_room():
+                # Not for every take: to wake a thread costs as much as some hundred messages.
+                self._changed.notify_all()
+            return TakenMessages(position, messages, runs)
 
     def ack(self, position: Mapping[str, int]) -> None:
         """Everything before these offsets is durably handled."""
         with self._changed:
-            for partition, offset in position.items():
-                # The position may be of a time when other partitions were ours.
-                if partition in self._next_offsets:
-                    self._acked[partition] = max(offset, self._acked.get(partition, 0))
+            self._group.ack(position)
             self._changed.notify_all()
 
-    def unread(self) -> int:
-        """How many offsets lie between what was taken and the ends of the partitions, as of a moment ago."""
+    def unread(self) -> dict[str, int]:
+        """How many offsets lie between what was taken of each partition and its end, as of a moment ago."""
         with self._changed:
             ends = self._known_ends
-            return sum(max(0, ends.get(partition, 0) - offset) for partition, offset in self._next_offsets.items())
+            return {name: max(0, ends.get(name, 0) - offset) for name, offset in self._next_offsets.items()}
 
     def stop(self) -> None:
         with self._changed:
@@ -135,18 +140,12 @@ class PartitionReader:
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
-        self._commit(asynchronous=False)
+        self._group.commit(asynchronous=False)
         self._consumer.close()
 
     def _make_position(self) -> dict[str, int]:
         generation = {GENERATION: self._generation} if self._generation else {}
         return {**self._next_offsets, **generation}
-
-    def _make_steps(self, messages: Sequence[Message]) -> list[tuple[str, int]]:
-        if len(self._next_offsets) == 1:
-            [name] = self._next_offsets
-            return [(name, message.offset() + 1) for message in messages]  # type: ignore[operator]
-        return [(name_of(message), offset_of(message) + 1) for message in messages]
 
     def _has_news(self) -> bool:
         return bool(self._ready or self._error or self._stopping) or self._is_at_end()
@@ -161,7 +160,10 @@ class PartitionReader:
                 self._tick()
                 message = self._consumer.poll(0.1)
                 if message is not None:
-                    self._add([message, *self._consumer.consume(_TAKE_MAX, 0)])
+                    self._gone.clear()
+                    more = self._consumer.consume(_TAKE_MAX, 0)
+                    # Its partition may have gone away in that call, and the next owner reads it.
+                    self._add(more if name_of(message) in self._gone else [message, *more])
         except Exception as error:
             self._fail(error)
 
@@ -171,7 +173,7 @@ class PartitionReader:
             return
         self._ticked_at = time.monotonic()
         self._errors.raise_if_refused("reading")
-        self._commit(asynchronous=True)
+        self._group.commit(asynchronous=True)
         if self._watched and self._ends is None and time.monotonic() - self._looked_at > _LOOK_SECONDS:
             self._add_new_partitions()
         for each in self._consumer.assignment():
@@ -193,16 +195,16 @@ class PartitionReader:
         if new:
             self._consumer.incremental_assign(self._place(new))
 
-    def _wait_for_room(self) -> None:
-        def has_room() -> bool:
-            return self._stopping or len(self._ready) < BUFFER_MAX
+    def _has_room(self) -> bool:
+        return self._stopping or 2 * len(self._ready) <= BUFFER_MAX
 
+    def _wait_for_room(self) -> None:
         with self._changed:
-            if self._changed.wait_for(has_room, _PAUSE_AFTER_SECONDS):
+            if len(self._ready) < BUFFER_MAX or self._changed.wait_for(self._has_room, _PAUSE_AFTER_SECONDS):
                 return
         # Back-pressure. The member keeps polling, or the group would think that it has died.
         self._consumer.pause(self._consumer.assignment())
-        while not has_room():
+        while not self._has_room():
             self._tick()
             message = self._consumer.poll(0.1)
             if message is not None:
@@ -210,8 +212,10 @@ class PartitionReader:
         self._consumer.resume(self._consumer.assignment())
 
     def _add(self, messages: Sequence[Message]) -> None:
-        # One look at each: most batches have no error.
-        events = [message for message in messages if message.error() is not None]
+        # Most batches have no error: no call of ours for each message.
+        events = [message for message in messages if message.error()] if any(map(Message.error, messages)) else []
+        if not messages:
+            return
         with self._changed:
             self._ready += [message for message in messages if message not in events] if events else messages
             for event in events:
@@ -221,6 +225,8 @@ class PartitionReader:
     def _note(self, message: Message) -> None:
         error = message.error()
         assert error is not None
+        if not self._errors.concerns(error):
+            return
         if error.code() == KafkaError._PARTITION_EOF:
             if self._ends is not None and offset_of(message) >= self._ends.get(name_of(message), 0):
                 self._ends.pop(name_of(message), None)
@@ -230,11 +236,11 @@ class PartitionReader:
                 suggestion="records were deleted before they were read; set the position of this source to continue",
             )
         elif error.fatal() or not error.retriable():
-            raise self._errors.translate(error, "reading")
+            raise self._errors.translate(error, f"reading topic {message.topic()}" if message.topic() else "reading")
 
     def _place(self, partitions: Sequence[str]) -> list[TopicPartition]:
         """Where to begin in each: after our position, or where the group is, or where the option says."""
-        committed = self._ask_group(partitions) if self._group else {}
+        committed = self._group.find(partitions)
         placed = {}
         for partition in partitions:
             ours, of_group = self._position.get(partition), committed.get(partition)
@@ -248,7 +254,7 @@ class PartitionReader:
                 placed[partition] = self._watermarks(partition)[0 if first else 1]
         with self._changed:
             self._next_offsets |= placed
-            self._acked |= placed
+            self._group.begin(placed)
             self._assignments += 1
             self._changed.notify_all()
         return [parse_partition(partition, offset) for partition, offset in placed.items()]
@@ -258,10 +264,6 @@ class PartitionReader:
         topic = parse_partition(partition).topic
         read = (*self._position, *self._next_offsets)
         return topic in self._watched and any(parse_partition(each).topic == topic for each in read)
-
-    def _ask_group(self, partitions: Sequence[str]) -> dict[str, int]:
-        answers = self._consumer.committed([parse_partition(partition) for partition in partitions], ANSWER_SECONDS)
-        return {name_partition(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
 
     def _watermarks(self, partition: str) -> tuple[int, int]:
         low, high = self._consumer.get_watermark_offsets(parse_partition(partition), timeout=ANSWER_SECONDS)
@@ -278,17 +280,17 @@ class PartitionReader:
     def _give_away(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         gone = {name_partition(each.topic, each.partition) for each in partitions}
         with self._changed:
-            self._ready = deque(message for message in self._ready if name_of(message) not in gone)
+            self._ready = [message for message in self._ready if name_of(message) not in gone]
             read = {partition: self._next_offsets[partition] for partition in gone if partition in self._next_offsets}
 
             def is_acked() -> bool:
                 # Not after `stop` alone: a run that ends handles what it has read, and acks it before it closes.
-                return self._closing or all(self._acked[partition] >= offset for partition, offset in read.items())
+                return self._closing or self._group.has_acked(read)
 
             handled = self._changed.wait_for(is_acked, self._revoke_seconds)
         until = time.monotonic() + self._revoke_seconds
         # The group refuses a commit while it places its members. They begin at what is committed, so it is repeated.
-        while not (committed := self._commit(asynchronous=False)) and time.monotonic() < until:
+        while not (committed := self._group.commit(asynchronous=False)) and time.monotonic() < until:
             time.sleep(_COMMIT_AGAIN_SECONDS)
         self._forget(gone)
         consumer.incremental_unassign(partitions)
@@ -304,39 +306,15 @@ class PartitionReader:
 
     def _forget(self, gone: set[str]) -> None:
         with self._changed:
-            self._ready = deque(message for message in self._ready if name_of(message) not in gone)
+            self._ready = [message for message in self._ready if name_of(message) not in gone]
+            self._group.forget(gone)
+            self._gone |= gone
             for partition in gone:
-                for offsets in (self._next_offsets, self._acked, self._committed, self._position):
-                    offsets.pop(partition, None)
+                self._next_offsets.pop(partition, None)
+                self._position.pop(partition, None)
             self._generation += 1
             self._assignments += 1
             self._changed.notify_all()
-
-    def _commit(self, *, asynchronous: bool) -> bool:
-        """Commit to the group what is acked, of the partitions that are ours; return False if the group refuses it."""
-        if not self._group:
-            return True
-        with self._changed:
-            due = {
-                partition: offset
-                for partition, offset in self._acked.items()
-                if partition in self._next_offsets and offset > self._committed.get(partition, -1)
-            }
-            self._committed |= due
-        if due:
-            offsets = [parse_partition(partition, offset) for partition, offset in due.items()]
-            try:
-                answers: Any = self._consumer.commit(offsets=offsets, asynchronous=asynchronous)  # type: ignore[call-overload]
-                refused = next((each.error for each in answers or () if each.error is not None), None)
-                if refused is not None:
-                    raise KafkaException(refused)
-            except KafkaException:
-                # Our own position counts; the next commit, or the next owner's reading again, makes this good.
-                with self._changed:
-                    for partition in due:
-                        self._committed.pop(partition, None)
-                return False
-        return True
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, KafkaException):

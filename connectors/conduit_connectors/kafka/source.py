@@ -1,30 +1,31 @@
 """The Kafka source: the messages of topics, by consumer group or from given partitions."""
 
 from collections.abc import Sequence
-from operator import methodcaller
 from typing import Any, ClassVar, Literal, Required, Self, Unpack
 
 from confluent_kafka import Message
+from confluent_kafka.admin._acl import AclOperation
 from pydantic import Field, field_validator, model_validator
 
 from conduit_connectors.kafka.connection import (
-    ANSWER_SECONDS,
     TOPIC_NAME,
     ClientErrors,
     KafkaArguments,
     KafkaOptions,
     ask,
     connect_admin,
+    find_topics,
 )
-from conduit_connectors.kafka.message import decode_headers
-from conduit_connectors.kafka.partition_name import TakenMessages
-from conduit_connectors.kafka.partition_reader import GENERATION, PartitionReader
+from conduit_connectors.kafka.message import make_metadata
+from conduit_connectors.kafka.partition_name import GENERATION, TakenMessages
+from conduit_connectors.kafka.partition_reader import PartitionReader
 from conduit_py import sdk
 from conduit_py.sdk import (
     Columns,
     EndOfSource,
     FatalError,
     Lag,
+    LazyColumn,
     MapPositions,
     NothingYet,
     Operation,
@@ -33,7 +34,6 @@ from conduit_py.sdk import (
     Reading,
     RecordRefused,
     decode_json,
-    metadata,
 )
 
 _WAIT_SECONDS = 1.0
@@ -146,7 +146,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def open(self, position: bytes | None) -> None:
         options = self.options
         placed = {} if position is None else _decode(position)
-        errors = ClientErrors(options)
+        errors = ClientErrors(options, options.group)
         known = self._find_partitions(errors)
         settings = {
             # The library wants one, also if it is not used.
@@ -189,7 +189,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         if taken is None:
             raise EndOfSource
         if taken.messages:
-            self._seen = {**taken.position, **dict(taken.steps)}
+            self._seen = {**taken.position, **{partition: offsets[-1] for partition, offsets in taken.runs}}
             return self._make_reading(taken)
         if taken.position != self._seen and taken.position:
             # Partitions came or went. Durable, so that a restart begins where this run began in them.
@@ -201,7 +201,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._opened.ack(_decode(positions[-1]))
 
     def lag(self) -> Lag | None:
-        return None if self._reader is None else Lag(records=self._reader.unread())
+        if self._reader is None:
+            return None
+        unread = self._reader.unread()
+        return Lag(records=sum(unread.values()), partitions=unread)
 
     def stop(self) -> None:
         self._opened.stop()
@@ -218,11 +221,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def _find_partitions(self, errors: ClientErrors) -> list[str]:
         options = self.options
-        admin = connect_admin(options, errors)
-        topics = ask(errors, "looking for topics", lambda: admin.list_topics(timeout=ANSWER_SECONDS)).topics
         found = []
-        for topic in options.topics:
-            there = topics[topic].partitions if topic in topics else {}
+        for topic, there in find_topics(
+            connect_admin(options, errors), errors, options.topics, AclOperation.READ
+        ).items():
             wanted = sorted(there) if options.partitions is None else options.partitions
             missing = [number for number in wanted if number not in there]
             if not there or missing:
@@ -233,20 +235,23 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def _make_reading(self, taken: TakenMessages) -> Payloads | Reading:
         messages = taken.messages
-        values: list[Any] = [message.value() for message in messages]
-        refused: dict[int, str] = {}
+        # Calls of the client library for each message, none of ours: a hand-written loop makes the same ones.
+        values: list[Any] = list(map(Message.value, messages))
         deleted = None in values
-        if self.options.format == "json":
-            values, refused = _parse_values(values)
-        made, nameless = _make_metadata(messages)
-        refused |= nameless
-        columns = Columns(keys=[message.key() for message in messages], metadata=made)
+        columns = Columns(keys=list(map(Message.key, messages)), metadata=LazyColumn(messages, make_metadata))
         if deleted:
-            columns.operations = [
-                Operation.DELETE if message.value() is None else Operation.CREATE for message in messages
+            columns.operations = [Operation.DELETE if value is None else Operation.CREATE for value in values]
+        refused = _find_nameless(messages)
+        if refused:
+            # Their headers must not be looked at again.
+            columns.metadata = [
+                make_metadata(message, has_headers=index not in refused) for index, message in enumerate(messages)
             ]
+        if self.options.format == "json":
+            values, unfit = _parse_values(values)
+            refused = unfit | refused
         kind = None if deleted or refused else bytes if self.options.format == "bytes" else dict
-        records = Payloads(values, MapPositions(taken.position, taken.steps), kind, columns)
+        records = Payloads(values, MapPositions(taken.position, taken.runs), kind, columns)
         return Reading(records, refused) if refused else records
 
 
@@ -262,26 +267,23 @@ def _decode(position: bytes) -> dict[str, int]:
     return offsets  # type: ignore[return-value]
 
 
-def _make_metadata(messages: Sequence[Message]) -> tuple[list[dict[str, str]], dict[int, str]]:
-    """The metadata of each message, and why that of some cannot be made."""
+def _find_nameless(messages: Sequence[Message]) -> dict[int, str]:
+    """The messages whose headers cannot be read, and why. Those of all others can be read from now on.
+
+    For a name that is not UTF-8 the client library returns a list that must not be looked at, and leaves an error
+    behind. A call in C looks for that error. A plain `message.headers()` does not once Python has optimised it, and the
+    process would die. The second call for the same message has no error.
+    """
     refused: dict[int, str] = {}
-    made = [
-        {metadata.COLLECTION: message.topic() or "", metadata.CREATED_AT: f"{message.timestamp()[1]}000000"}
-        for message in messages
-    ]
-    for index, (message, each) in enumerate(zip(messages, made, strict=True)):
+    found: list[object] = []
+    calls = map(Message.headers, messages)
+    while len(found) < len(messages):
         try:
-            if headers := _get_headers(message):
-                each |= decode_headers(headers)
+            found.extend(calls)
         except SystemError:
-            refused[index] = "has a header whose name is not UTF-8"
-    return made, refused
-
-
-# For a name that is not UTF-8 the client library returns a list that must not be looked at, and leaves an error behind.
-# A call in C looks for that error. A plain `message.headers()` does not once Python has optimised it, and the process
-# would die. It must be called only once for a message: the second call has no error.
-_get_headers = methodcaller("headers")
+            refused[len(found)] = "has a header whose name is not UTF-8"
+            found.append(None)
+    return refused
 
 
 def _parse_values(values: Sequence[bytes | None]) -> tuple[list[Any], dict[int, str]]:

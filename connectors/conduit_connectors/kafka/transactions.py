@@ -80,8 +80,9 @@ class Transactions:
     def start(self) -> bool:
         """Become the only producer of this id, and read its state; False if it never committed one."""
         settings = {**self._options.settings(), **self.errors.settings(), **self._settings}
-        self._producer = make_client(Producer, settings | {"transactional.id": self._id})
-        self._call("starting transactions", lambda: self.producer.init_transactions(ANSWER_SECONDS))
+        settings |= {"transactional.id": self._id, "on_delivery": self.errors.note_delivery}
+        self._producer = make_client(Producer, settings)
+        self._call(f"starting transactions as {self._id}", lambda: self.producer.init_transactions(ANSWER_SECONDS))
         found = self._read_state(self._end())
         self._state = found or CheckpointState()
         return found is not None
@@ -160,6 +161,10 @@ class Transactions:
             raise self.errors.translate(error, doing) from raised
 
     def _explain_fencing(self, doing: str, error: KafkaError) -> FatalError | TransientError:
+        refusal = self.errors.translate(error, doing)
+        if isinstance(refusal, FatalError):
+            # A user without a right ends the producer, too.
+            return refusal
         state = self._read_state(0)
         if state is None or state.fence <= self._state.fence:
             # The broker fences a transaction that took too long, too.
@@ -217,7 +222,8 @@ class Transactions:
                 if message.key() == self._id.encode():
                     found = message.value()
             elif message.error().code() != KafkaError._PARTITION_EOF:
-                raise self.errors.translate(message.error(), f"reading topic {self._topic}")
+                if self.errors.concerns(message.error()):
+                    raise self.errors.translate(message.error(), f"reading topic {self._topic}")
             # An open transaction of another pipeline may hide a later state of ours: the end is not the end yet.
             elif message.offset() >= end:
                 return found
@@ -233,6 +239,8 @@ class _CheckpointReader:
     def __init__(self, options: KafkaOptions, errors: ClientErrors, isolation: str) -> None:
         settings = {"group.id": "conduit-py-checkpoint", "enable.auto.commit": False, "enable.partition.eof": True}
         settings |= {"auto.offset.reset": "earliest", "isolation.level": isolation}
+        # The end is found by a request that the broker answers when there is more, or after this time.
+        settings["fetch.wait.max.ms"] = 10
         self._consumer = make_client(Consumer, {**options.settings(), **errors.settings(), **settings})
 
     def __enter__(self) -> Consumer:

@@ -101,6 +101,17 @@ async def read_slot(session: DatabaseSession, slot: str) -> SlotState | None:
     return None
 
 
+async def measure_log(session: DatabaseSession, slot: str) -> tuple[int, int | None]:
+    """Return where the log is now, and how many bytes of it the server keeps for a slot; None without a slot."""
+    found = await session.run(
+        "SELECT pg_current_wal_lsn(), (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint"
+        " FROM pg_replication_slots WHERE slot_name = $1)",
+        [slot],
+    )
+    [[here, retained]] = found.rows
+    return parse_lsn(_text(here or b"")), None if retained is None else int(retained)
+
+
 async def create_slot(session: DatabaseSession, slot: str) -> int:
     """Create a slot that keeps every transaction from now on; return where it begins."""
     made = await session.run("SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput')", [slot])

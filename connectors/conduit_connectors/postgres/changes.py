@@ -22,10 +22,11 @@ XID: Final = "postgres.xid"
 LSN: Final = "postgres.lsn"
 ORIGIN: Final = "postgres.origin"
 UNCHANGED_COLUMNS: Final = "postgres.unchanged"
-"""A JSON list of the columns that an update left alone, whose values the server did not send."""
+"""The same as `metadata.UNCHANGED_FIELDS`: large values that an update left alone, which the server did not send."""
 TEXT_COLUMNS: Final = "postgres.text"
 """A JSON object: the type of each column whose value is PostgreSQL's text for it."""
 TRUNCATE: Final = "postgres.truncate"
+"""The same as `metadata.TRUNCATE`."""
 
 RowKey = tuple[bytes, ...]
 """The values of the key of a row, in PostgreSQL's text form."""
@@ -40,6 +41,7 @@ class PublishedRelation:
         self.schema = shape.schema
         self.metadata = shape.metadata
         self.decoder = shape.decoder
+        self.columns = shape.columns
         self._indexes = {column.name: index for index, column in enumerate(message.columns)}
         # A column of the key that was renamed since, or that is not published, is not in the changes.
         self.key = key if all(name in self._indexes for name in key) else ()
@@ -82,7 +84,7 @@ def records_of_change(
 
 def truncate_record(relation: PublishedRelation, about: dict[str, str]) -> Record:
     """Return the record that says that all rows of a table were deleted."""
-    return Record(b"", Operation.DELETE, about | relation.metadata | {TRUNCATE: "true"})
+    return Record(b"", Operation.DELETE, about | relation.metadata | {metadata.TRUNCATE: "true", TRUNCATE: "true"})
 
 
 def changed_rows(change: InsertMessage | UpdateMessage | DeleteMessage) -> list[RowValues]:
@@ -136,7 +138,7 @@ def describe_row(row: DecodedRow) -> dict[str, str]:
     """Return the metadata that a row needs besides its values."""
     about = {}
     if row.unchanged:
-        about[UNCHANGED_COLUMNS] = encode_json(row.unchanged).decode()
+        about[metadata.UNCHANGED_FIELDS] = about[UNCHANGED_COLUMNS] = encode_json(row.unchanged).decode()
     kept = {name: kind for name, kind in row.kept.items() if row.values.get(name) is not None}
     if kept:
         about[TEXT_COLUMNS] = encode_json(kept).decode()

@@ -1,11 +1,12 @@
 """CopyEncoder: encodes rows as the text that PostgreSQL's COPY reads, which is many times faster than statements."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from conduit_connectors.postgres.database import PostgresDatabase
+from conduit_connectors.sql.column_fit import ColumnType
 from conduit_connectors.sql.database import NotThisRow
 from conduit_connectors.sql.row import RowEncoder, TableRow
 from conduit_connectors.sql.table_writer import TableWriter
@@ -15,7 +16,7 @@ _PIECE = "conduit_piece"
 
 
 class CopyText(msgspec.Struct, frozen=True, array_like=True):
-    """Consecutive rows of one shape. `kinds` has the types among the values of each column."""
+    """Consecutive rows of one shape. `kinds` has the kinds among the values of each column."""
 
     shape: TableRow
     kinds: list[list[str]]
@@ -51,9 +52,16 @@ class CopyEncoder:
 def copy_in(database: PostgresDatabase, writing: TableWriter, group: CopyText) -> None:
     """Write or delete the rows within the open transaction. Raises NotThisRow if one of them is refused."""
     shape = group.shape
-    if unknown := writing.unknown(shape):
-        raise NotThisRow(f"there is no column {', '.join(map(repr, unknown))}")
-    _check_types(database, group)
+    types = writing.column_types(shape)
+    if types is None and not shape.unchanged:
+        # Nothing to delete.
+        return
+    if types is None or shape.unchanged:
+        raise NotThisRow("there are columns to leave unchanged, which is done row by row")
+    if shape.truncate:
+        database.run(database.statement(shape))
+        return
+    _check_types(database, types, group)
     table, columns = database.quoted(shape.table), ", ".join(map(database.column, shape.columns))
     if not shape.keys:
         database.copy(f"COPY {table} ({columns}) FROM STDIN", group.text)
@@ -75,34 +83,42 @@ class _Group:
     def __init__(self, row: TableRow) -> None:
         self._shape = row
         self._lines: list[bytes] = []
-        self._kinds: list[set[type]] = [set() for _ in row.columns]
+        self._kinds: list[set[str]] = [set() for _ in row.columns]
 
     def fits(self, row: TableRow) -> bool:
-        shape = self._shape
-        return (row.columns, row.table, row.keys, row.gone) == (shape.columns, shape.table, shape.keys, shape.gone)
+        return row.shape == self._shape.shape
 
     def add(self, row: TableRow, line: bytes) -> None:
         self._lines.append(line)
-        for kinds, value in zip(self._kinds, row.values, strict=True):
-            kinds.add(type(value))
+        for kinds, kind, value in zip(self._kinds, row.kinds, row.values, strict=True):
+            kinds.add(kind if kind != "decimal" else f"decimal.{_scale(value)}")
 
     def copied(self) -> CopyText:
         shape = msgspec.structs.replace(self._shape, values=())
-        kinds = [sorted(kind.__name__ for kind in kinds) for kinds in self._kinds]
+        kinds = [sorted(kinds) for kinds in self._kinds]
         return CopyText(shape, kinds, len(self._lines), b"".join(self._lines))
 
 
-_NUMBERS = {"smallint", "integer", "bigint", "numeric", "double precision"}
-_SAME_AS_TEXT = {"bool": {"boolean"}, "int": _NUMBERS, "float": {"double precision"}, "bytes": {"bytea"}}
+def _scale(digits: str) -> str:
+    """Return how many digits of a decimal are after the point; nothing if it is written with an exponent."""
+    whole, point, rest = digits.partition(".")
+    return str(len(rest)) if (rest or whole).isdecimal() or not point else ""
 
 
-def _check_types(database: PostgresDatabase, group: CopyText) -> None:
-    """Raise NotThisRow for values that a statement would convert or refuse: COPY reads every value as text."""
-    types = database.column_types(group.shape.table)
+def _check_types(database: PostgresDatabase, types: Mapping[str, ColumnType], group: CopyText) -> None:
+    """Raise NotThisRow for values that must be looked at one by one: COPY reads every value as text."""
     for name, kinds in zip(group.shape.columns, group.kinds, strict=True):
-        for kind in kinds:
-            if types[name] not in _SAME_AS_TEXT.get(kind, {types[name]}):
-                raise NotThisRow(f"column {name!r} is {types[name]}, and there are values of type {kind}")
+        if name not in types:
+            raise NotThisRow(f"there is no column {name!r}")
+        column = types[name]
+        for each in kinds:
+            kind, _, scale = each.partition(".")
+            if scale and column.family == "decimal" and int(scale) <= column.scale:
+                continue
+            fit = database.fit(kind, column)
+            # The text of a float keeps its digits in a decimal, as that of a value that is sent as text does.
+            if fit is not None and fit.silent and not (fit.as_text and column.size is None):
+                raise NotThisRow(f"column {name!r} is {column.name}, and there are values of the kind {kind!r}")
 
 
 def _line(values: tuple[Any, ...]) -> bytes:

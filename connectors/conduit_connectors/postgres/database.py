@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from conduit_connectors.sql.column_fit import ColumnType, Family
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_py.sdk import FatalError, TransientError
 
@@ -16,6 +17,9 @@ _REFUSED_USER = re.compile(
     r"|replication role to start walsender|permission denied to start WAL sender"
 )
 """By their text: an error of a connection that was not made has no SQLSTATE."""
+
+LOCK_SECONDS = 10
+"""How long the change of a table waits for those who use it, before the pipeline is to try again later."""
 
 
 class PostgresDatabase(SqlDatabase):
@@ -34,6 +38,14 @@ class PostgresDatabase(SqlDatabase):
         "uuid": "UUID",
         "text": "TEXT",
     }
+    wider_types: ClassVar[Mapping[str, str]] = {
+        "int32": "integer",
+        "int64": "bigint",
+        "float64": "double precision",
+        "decimal": "numeric",
+        "text": "text",
+    }
+    alters: ClassVar[bool] = True
 
     def __init__(self, url: str) -> None:
         parse_url(url)
@@ -58,7 +70,7 @@ class PostgresDatabase(SqlDatabase):
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(sql.encode(), tuple(parameters)).fetchall()
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeEncodeError) as error:
             raise _translate(error) from error
 
     def copy(self, sql: str, text: bytes) -> None:
@@ -72,13 +84,43 @@ class PostgresDatabase(SqlDatabase):
     def columns(self, table: str) -> list[str]:
         return list(self.column_types(table))
 
-    def column_types(self, table: str) -> dict[str, str]:
-        """Return the columns of a table and the names of their types; none when there is no such table."""
+    def column_types(self, table: str) -> dict[str, ColumnType]:
         sql = (
-            "SELECT attname, atttypid::regtype::text FROM pg_attribute "
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
             "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
         )
-        return dict(self.rows(sql, (super().quoted(table),)))
+        return {name: parse_type(text) for name, text in self.rows(sql, (super().quoted(table),))}
+
+    def accepts(self, value: Any, column: ColumnType) -> bool:
+        self.run("SAVEPOINT conduit_probe")
+        try:
+            self.rows(f"SELECT CAST(%s AS {column.name.replace('%', '%%')})", (value,))
+        except (NotThisRow, StatementRefused) as error:
+            if isinstance(error.__cause__, UnicodeEncodeError):
+                # No column of any type holds it.
+                raise
+            return False
+        finally:
+            self.run("ROLLBACK TO SAVEPOINT conduit_probe")
+            self.run("RELEASE SAVEPOINT conduit_probe")
+        return True
+
+    def add_column(self, table: str, name: str, kind: str) -> None:
+        # Another pipeline may have added it while this one waited for the lock of the table.
+        column = f"{self.column(name)} {self.type_of(kind)}"
+        self._alter(f"ALTER TABLE {self.quoted(table)} ADD COLUMN IF NOT EXISTS {column}")
+
+    def change_type(self, table: str, name: str, column: ColumnType, family: str) -> None:
+        wider, named = self.wider_types[family], self.column(name)
+        # By way of text: a float that is converted to a decimal keeps 15 digits only.
+        using = f"{named}::text" if family == "text" else f"{named}::text::{wider}"
+        self._alter(f"ALTER TABLE {self.quoted(table)} ALTER COLUMN {named} TYPE {wider} USING {using}")
+
+    def _alter(self, sql: str) -> None:
+        # Readers and writers that come later wait behind one that waits for the lock of the whole table.
+        self.run(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+        self.run(sql)
+        self.run("SET LOCAL lock_timeout TO DEFAULT")
 
     def unique_count(self, table: str) -> int:
         sql = "SELECT count(*) FROM pg_index WHERE indrelid = to_regclass(%s) AND (indisunique OR indisexclusion)"
@@ -94,6 +136,33 @@ class PostgresDatabase(SqlDatabase):
 
     def close(self) -> None:
         self._connection.close()
+
+
+_TYPE = re.compile(r"([a-z ]+)(?:\((\d+)(?:,(-?\d+))?\))?")
+_FAMILIES: Mapping[str, Family] = {
+    "boolean": "boolean",
+    "smallint": "int16",
+    "integer": "int32",
+    "bigint": "int64",
+    "real": "float32",
+    "double precision": "float64",
+    "numeric": "decimal",
+    "text": "text",
+    "character varying": "text",
+    "character": "text",
+    "bytea": "bytes",
+    "json": "json",
+    "jsonb": "json",
+}
+
+
+def parse_type(text: str) -> ColumnType:
+    """Return the type that PostgreSQL writes so."""
+    found = _TYPE.fullmatch(text)
+    family = _FAMILIES.get(found[1]) if found else None
+    if found is None or family is None:
+        return ColumnType(text, "other")
+    return ColumnType(text, family, int(found[2]) if found[2] else None, int(found[3] or 0))
 
 
 def parse_url(url: str) -> dict[str, Any]:

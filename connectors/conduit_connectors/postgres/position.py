@@ -17,6 +17,8 @@ class TableProgress(msgspec.Struct, frozen=True, array_like=True):
     """The condition of a request. None: all rows."""
     request: str | None = None
     """The id of a request, so that a row has another position in each. None for a table of the first snapshot."""
+    until: tuple[str, ...] | None = None
+    """The last key when the first chunk was selected: the stream has all rows that come behind it later."""
 
 
 def add_request(

@@ -50,6 +50,8 @@ class TableShape:
     ) -> None:
         kinds = [(name, type_of(oid, types)) for name, oid, _ in columns]
         self.decoder = ColumnDecoder(kinds)
+        self.columns = [(name, _base_of(oid, modifier, types)) for name, oid, modifier in columns]
+        """In the order of their values, and the same for changes and for rows that were selected."""
         # Whether a column may be NULL is not in the log, and the catalog only has what holds now. A key never is.
         fields = tuple(
             SchemaField(

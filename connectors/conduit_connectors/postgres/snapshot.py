@@ -6,6 +6,7 @@ that point the stream has given everything that the chunk could see, and nothing
 """
 
 from collections.abc import Collection
+from itertools import count
 from uuid import uuid4
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from conduit_connectors.postgres.catalog import PublishedTable, read_tables
 from conduit_connectors.postgres.changes import PublishedRelation, RowKey, describe_row, key_of
-from conduit_connectors.postgres.pgoutput import LogicalMessage, RowValues
+from conduit_connectors.postgres.pgoutput import UNCHANGED, LogicalMessage, RowValues
 from conduit_connectors.postgres.position import TableProgress, add_request
 from conduit_connectors.postgres.publication import give_up_request
 from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
@@ -77,7 +78,7 @@ class Snapshot:
                 self._refuse(todo, "is not published any more, or has no key")
                 return
             table = tables[0]
-            found = await self._select(session, table, todo, delivered)
+            found, until = await self._select(session, table, todo, delivered)
             await types.learn(session, found.columns)
             watermark = uuid4().hex
             # Transactional: the commit flushes it, and only what is flushed is in the stream.
@@ -93,22 +94,30 @@ class Snapshot:
         chosen = found.rows[: self._chunk_size]
         rows: dict[RowKey, RowValues] = {tuple(row[place] or b"" for place in places): row for row in chosen}
         last = next(reversed(rows)) if len(found.rows) > self._chunk_size else None
+        # Without an end, a table that grows as fast as it is read would never be read to its end.
+        self.progress = (replace(todo, until=until), *self.progress[1:])
         shape = types.table_shape(table.collection, found.columns, table.key)
         self._chunk = _Chunk(table, shape, rows, watermark.encode(), last)
 
     async def _select(
         self, session: DatabaseSession, table: PublishedTable, todo: TableProgress, delivered: Collection[int]
-    ) -> QueryResult:
+    ) -> tuple[QueryResult, tuple[str, ...] | None]:
+        """Return the rows of the next chunk, one more if others follow, and the key at which the snapshot ends."""
         while True:
             await session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             [[visible]] = (await session.run("SELECT pg_current_snapshot()")).rows
             # One more than the chunk has shows whether it is the last one.
-            found = await session.run(_chunk_statement(table, todo, self._chunk_size + 1), todo.key or ())
+            bounds = (*(todo.key or ()), *(todo.until or ()))
+            found = await session.run(_chunk_statement(table, todo, self._chunk_size + 1), bounds)
+            until = todo.until
+            if until is None and len(found.rows) > self._chunk_size:
+                [highest] = (await session.run(_last_key_statement(table, todo), todo.key or ())).rows
+                until = _texts(tuple(value or b"" for value in highest))
             await session.run("COMMIT")
             # A transaction is in the stream a moment before others see it, and longer while it waits for a
             # standby. A chunk that does not see it would give rows that are older than those of the stream.
             if sees_transactions(visible or b"", delivered):
-                return found
+                return found, until
             await trio.sleep(_VISIBLE_SECONDS)
 
     def _refuse(self, todo: TableProgress, reason: str) -> None:
@@ -131,8 +140,20 @@ class Snapshot:
         if key is None:
             # The change says too little to find the row, so the whole chunk is selected again.
             self._chunk = None
+        elif key in chunk.rows and UNCHANGED in row:
+            self._complete(chunk, key, relation, row)
         else:
             chunk.rows.pop(key, None)
+
+    def _complete(self, chunk: _Chunk, key: RowKey, relation: PublishedRelation, row: RowValues) -> None:
+        """Keep the changed row with the large values of the chunk: the stream has it without them."""
+        if sorted(relation.columns) != sorted(chunk.shape.columns):
+            self._chunk = None
+            return
+        sent = dict(zip(relation.columns, row, strict=True))
+        # What no change since the selection has sent is as it was then.
+        pairs = zip(chunk.shape.columns, chunk.rows[key], strict=True)
+        chunk.rows[key] = tuple(old if sent[column] is UNCHANGED else sent[column] for column, old in pairs)
 
     def truncate(self, oid: int) -> None:
         """Leave all rows of a table out of the chunk."""
@@ -169,17 +190,32 @@ async def _is_sound(session: DatabaseSession, table: PublishedTable, todo: Table
 
 def _chunk_statement(table: PublishedTable, todo: TableProgress, size: int) -> str:
     columns = ", ".join(map(quote_name, table.columns))
-    by = ", ".join(map(quote_name, table.key))
+    return f"SELECT {columns} {_rows_left(table, todo)} ORDER BY {_key_columns(table)} LIMIT {size}"
+
+
+def _last_key_statement(table: PublishedTable, todo: TableProgress) -> str:
+    backwards = ", ".join(f"{quote_name(name)} DESC" for name in table.key)
+    return f"SELECT {_key_columns(table)} {_rows_left(table, todo)} ORDER BY {backwards} LIMIT 1"
+
+
+def _key_columns(table: PublishedTable) -> str:
+    return ", ".join(map(quote_name, table.key))
+
+
+def _rows_left(table: PublishedTable, todo: TableProgress) -> str:
+    """Return FROM and WHERE of what is to be read. Its parameters are the key after which, and the one until which."""
+    by, places = _key_columns(table), count(1)
     where = [f"({table.row_filter})"] if table.row_filter else []
-    if todo.key is not None:
-        where.append(f"({by}) > ({', '.join(f'${number}' for number in range(1, len(todo.key) + 1))})")
+    for operator, key in ((">", todo.key), ("<=", todo.until)):
+        if key is not None:
+            where.append(f"({by}) {operator} ({', '.join(f'${next(places)}' for _ in key)})")
     if todo.where is not None:
         # On lines of its own: it may end with a comment.
         where.append(f"(\n{todo.where}\n)")
     condition = f" WHERE {' AND '.join(where)}" if where else ""
     # The changes of a table that inherits have its own name, and its rows may have the same keys as other ones.
     only = "" if table.partitioned else "ONLY "
-    return f"SELECT {columns} FROM {only}{table.quoted}{condition} ORDER BY {by} LIMIT {size}"
+    return f"FROM {only}{table.quoted}{condition}"
 
 
 def sees_transactions(visible: bytes, xids: Collection[int]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Unpack
 
 import trio
 
-from conduit_connectors.postgres.catalog import read_key
+from conduit_connectors.postgres.catalog import measure_log, read_key
 from conduit_connectors.postgres.changes import (
     LSN,
     ORIGIN,
@@ -32,7 +32,7 @@ from conduit_connectors.postgres.pgoutput import (
 from conduit_connectors.postgres.position import SourcePosition
 from conduit_connectors.postgres.publication import Publication, drop_slot, prepare, start_stream
 from conduit_connectors.postgres.ready_records import ReadyRecords
-from conduit_connectors.postgres.replication import Keepalive, ReplicationStream, format_lsn, parse_lsn
+from conduit_connectors.postgres.replication import Keepalive, ReplicationStream, format_lsn
 from conduit_connectors.postgres.schemas import TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession, StatementFailed
 from conduit_connectors.postgres.snapshot import Snapshot
@@ -151,8 +151,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     async def lag(self) -> Lag | None:
         async with self._asking:
-            [[here]] = (await self._asked.run("SELECT pg_current_wal_lsn()")).rows
-        return Lag(bytes=max(0, parse_lsn((here or b"").decode()) - self._lsn))
+            here, retained = await measure_log(self._asked, self.options.slot)
+        return Lag(bytes=max(0, here - self._lsn), retained_bytes=retained)
 
     def check_position(self, position: bytes) -> None:
         SourcePosition.decode(position)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from conduit_connectors.change_marks import unchanged_fields
 from conduit_connectors.spark.rows import Fields, without_fields
-from conduit_py.sdk import Operation, Record
+from conduit_py.sdk import Operation, Record, RecordRefused
 from conduit_py.sdk.arrow import FittedRows, fit_to_schema
 
 ORDER = "conduit_order"
@@ -48,9 +49,16 @@ class ChangeRows:
 
     def _read(self, record: Record, values: dict[str, Any]) -> str | None:
         """Collect the values of a row, of a deletion those of the key; returns the reason if there is no row."""
-        gone = record.operation is Operation.DELETE
-        if not gone and not isinstance(record.payload.after, dict):
-            return without_fields(record.payload.after)
+        gone, after = record.operation is Operation.DELETE, record.payload.after
+        if not gone and not isinstance(after, dict):
+            return without_fields(after)
+        try:
+            unchanged = unchanged_fields(record, after) if isinstance(after, dict) else ()
+        except RecordRefused as error:
+            return error.message
+        if unchanged:
+            # A stage has a value for every column, and null would take the place of what is there.
+            return f"leaves {', '.join(map(repr, unchanged))} unchanged, and a row is written with all of its columns"
         for data in (record.key, record.payload.before if gone else None, record.payload.after):
             if isinstance(data, dict):
                 values.update(data if data is record.payload.after else {k: data[k] for k in self._key if k in data})

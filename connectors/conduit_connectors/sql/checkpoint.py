@@ -23,7 +23,8 @@ class CheckpointTable:
         self._mine = f"owner = {mark} AND place = {mark}"
         with database.transaction():
             database.run(
-                f"CREATE TABLE IF NOT EXISTS {self.name} (owner TEXT NOT NULL, place TEXT NOT NULL, "
+                f"CREATE TABLE IF NOT EXISTS {self.name} (owner {database.key_type} NOT NULL, "
+                f"place {database.key_type} NOT NULL, "
                 f"fence BIGINT NOT NULL, begun BIGINT NOT NULL, applied_fence BIGINT NOT NULL, "
                 f"applied BIGINT NOT NULL, changes {bytes_type}, PRIMARY KEY (owner, place))"
             )
@@ -33,13 +34,13 @@ class CheckpointTable:
         self._owner, self._fence = owner, fence
         mark = self._database.mark
         with self._database.transaction():
-            raised = self._database.run(
+            self._database.run(
                 f"INSERT INTO {self.name} VALUES ({', '.join([mark] * 3)}, 0, 0, 0, NULL) "
-                f"ON CONFLICT (owner, place) DO UPDATE SET fence = excluded.fence "
-                f"WHERE {self.name}.fence <= excluded.fence",
+                f"{self._database.keep_existing}",
                 (owner, self._place, fence),
             )
-            if not raised:
+            sql = f"UPDATE {self.name} SET fence = {mark} WHERE {self._mine} AND fence <= {mark}"
+            if not self._database.run(sql, (fence, *self._key, fence)):
                 raise self._fenced()
             [(changes,)] = self._database.rows(f"SELECT changes FROM {self.name} WHERE {self._mine}", self._key)
         return None if changes is None else bytes(changes)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from conduit_connectors.sql.column_fit import ColumnType, Fit, fit_of
 from conduit_connectors.sql.row import TableRow
 from conduit_py.sdk import FatalError
 
@@ -27,6 +28,16 @@ class SqlDatabase(ABC):
     """What stands for a parameter."""
     types: ClassVar[Mapping[str, str]]
     """The type of a column for each kind of value."""
+    key_type: ClassVar[str] = "TEXT"
+    """The type of a text that is part of a key of our own."""
+    keep_existing: ClassVar[str] = "ON CONFLICT (owner, place) DO NOTHING"
+    """The clause with which an insert into our own table leaves a row with the same key alone."""
+    wider_types: ClassVar[Mapping[str, str]] = {}
+    """The type to which a column is changed, for each family that it may be widened to."""
+    alters: ClassVar[bool] = False
+    """True if a table can be altered within a transaction, and `change_type` works."""
+    typed: ClassVar[bool] = True
+    """False if columns take values of every type and convert some of them."""
 
     @abstractmethod
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
@@ -41,6 +52,10 @@ class SqlDatabase(ABC):
     @abstractmethod
     def columns(self, table: str) -> list[str]:
         """The columns of a table; none when there is no such table."""
+
+    def column_types(self, table: str) -> dict[str, ColumnType]:
+        """The columns of a table with their types. Without an override, the database alone judges values."""
+        return {name: ColumnType("", "other") for name in self.columns(table)}
 
     @abstractmethod
     def unique_count(self, table: str) -> int:
@@ -71,14 +86,47 @@ class SqlDatabase(ABC):
         return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
     def create_table(self, row: TableRow) -> None:
-        columns = [f"{self.column(name)} {self.types[kind]}" for name, kind in zip(row.columns, row.kinds, strict=True)]
+        columns = [
+            f"{self.column(name)} {self.type_of(kind)}" for name, kind in zip(row.columns, row.kinds, strict=True)
+        ]
         if row.keys:
             columns.append(f"PRIMARY KEY ({', '.join(map(self.column, row.keys))})")
         self.run(f"CREATE TABLE IF NOT EXISTS {self.quoted(row.table)} ({', '.join(columns)})")
 
+    def type_of(self, kind: str) -> str:
+        """Return the type of a new column for values of this kind."""
+        return self.types.get(kind) or self.types["decimal" if kind == "wide" else _TYPE_OF_KIND.get(kind, "text")]
+
+    def fit(self, kind: str, column: ColumnType) -> Fit | None:
+        """Return when a column holds values of a kind; None: always, or the database refuses others itself."""
+        return fit_of(kind, column, typed=self.typed)
+
+    def accepts(self, value: Any, column: ColumnType) -> bool:
+        """True if the database reads this text as the type of the column."""
+        return True
+
+    def add_column(self, table: str, name: str, kind: str) -> None:
+        """Add a column for values of this kind. Others may have added it meanwhile."""
+        self.run(f"ALTER TABLE {self.quoted(table)} ADD COLUMN {self.column(name)} {self.type_of(kind)}")
+
+    def change_type(self, table: str, name: str, column: ColumnType, family: str) -> None:
+        """Change the type of a column, with its values."""
+        raise NotImplementedError(f"{type(self).__qualname__} changes no types")
+
     def statement(self, row: TableRow) -> str:
         """Return the statement that writes or deletes rows of this shape."""
         table = self.quoted(row.table)
+        if row.truncate:
+            # Not TRUNCATE: readers see the rows until the commit, and nobody waits for a lock of the whole table.
+            return f"DELETE FROM {table}"
+        if row.unchanged:
+            # An upsert would need values for the other columns too, wherever they must not be null.
+            found = " AND ".join(f"{self.column(key)} = {self.mark}" for key in row.keys)
+            others = [name for name in row.columns if name not in row.keys]
+            changes = [f"{self.column(name)} = {self.mark}" for name in others] or [
+                f"{self.column(row.keys[0])} = {self.column(row.keys[0])}"
+            ]
+            return f"UPDATE {table} SET {', '.join(changes)} WHERE {found}"
         if row.gone:
             return (
                 f"DELETE FROM {table} WHERE {' AND '.join(f'{self.column(key)} = {self.mark}' for key in row.columns)}"
@@ -89,6 +137,13 @@ class SqlDatabase(ABC):
             return insert
         return f"{insert} {self.replacing(row)}"
 
+    def parameters(self, row: TableRow) -> Sequence[Any]:
+        """Return the values of a row in the order of the parameters of its statement."""
+        if not row.unchanged:
+            return row.values
+        named = dict(zip(row.columns, row.values, strict=True))
+        return [*(value for name, value in named.items() if name not in row.keys), *(named[key] for key in row.keys)]
+
     def replacing(self, row: TableRow) -> str:
         """Return the clause that makes an insert of rows of this shape replace those with the same key."""
         others = [name for name in row.columns if name not in row.keys]
@@ -98,6 +153,9 @@ class SqlDatabase(ABC):
 
     def column(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
+
+
+_TYPE_OF_KIND = {"long": "integer"}
 
 
 def no_table(table: str) -> StatementRefused:

@@ -1,7 +1,8 @@
 """SqlDestination: writes records into tables, with the checkpoint in the same transaction."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -59,6 +60,8 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._staged_pieces: list[bytes] = []
         self._stages = 0
         self._under_way = False
+        self._changes = 0
+        self._check_policies(self._database)
 
     def claim(self, owner: str, fence: int) -> bytes | None:
         self._checkpoint = CheckpointTable(self._db, self.options.table or "", self.bytes_type)
@@ -72,22 +75,54 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._checkpoint.begin()
         self._staged = []
 
+    def _check_policies(self, database: SqlDatabase) -> None:
+        changing = self.options.on_new_field == "add" or self.options.on_type != "refuse"
+        if changing and not database.alters:
+            raise FatalError(
+                "this database cannot alter a table within a transaction",
+                suggestion='use on_new_field="refuse" or "ignore", and on_type="refuse"',
+            )
+
     def write(self, batch: Batch) -> dict[int, str]:
         rows, refused = self._rows.of(batch)
         if self._checkpoint is None:
-            with self._db.transaction():
+            with self._transaction():
                 return refused | self._writing.write(list(rows.items()))
         if self._staged is not None:
-            refused |= self._tried(self._staged, rows)
-            self._staged += [row for index, row in rows.items() if index not in refused]
+            fitted, unfit = self._fit_tables(rows)
+            refused |= unfit
+            refused |= self._tried(self._staged, fitted)
+            self._staged += [row for index, row in fitted.items() if index not in refused]
             return refused
         self._start()
         return refused | self._writing.write(list(rows.items()))
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what the block does. If it raises, tables may not be as they were last read."""
+        try:
+            with self._db.transaction():
+                yield
+        except BaseException:
+            self._writing.forget()
+            raise
+
+    def _fit_tables(self, rows: Mapping[int, TableRow]) -> tuple[Mapping[int, TableRow], dict[int, str]]:
+        """Create and alter tables for rows that are to be staged, and commit that. Return the rows as they fit.
+
+        Were it undone with the trial, the next batch would be tried with other tables than those that the stage
+        is applied to. A column without values changes nothing for readers, whatever becomes of the transaction.
+        """
+        if self._writing.is_known(rows.values()):
+            return rows, {}
+        with self._transaction():
+            fitted, refused = self._writing.fit(list(rows.items()))
+        return dict(fitted), refused
+
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
         """As `write`, for a piece that `prepare` made."""
         if self._checkpoint is None:
-            with self._db.transaction():
+            with self._transaction():
                 self._show_pieces(pieces)
             return
         self._start()
@@ -128,7 +163,8 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             self._undo()
 
     def _repeats(self, row: TableRow) -> bool:
-        return self._writing.refusal(row) is None and self._db.refuses_repeats(row)
+        # What becomes of a row that leaves columns alone depends on the one that it changes.
+        return bool(row.unchanged) or self._db.refuses_repeats(row)
 
     def stage(self) -> bytes | None:
         if not self._staged and not self._staged_pieces:
@@ -156,6 +192,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
 
     def teardown(self) -> None:
         if self._database is not None:
+            self._writing.report_ignored()
             self._database.close()
             self._database = None
 
@@ -177,11 +214,13 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         if not self._under_way:
             self._db.run(self._db.begin)
             self._under_way = True
+            self._changes = self._writing.changes
 
     def _undo(self) -> None:
         if self._under_way:
             self._db.run("ROLLBACK")
-            self._writing.forget()
+            if self._writing.changes != self._changes:
+                self._writing.forget()
             self._under_way = False
 
     @property

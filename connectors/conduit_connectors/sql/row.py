@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 from uuid import UUID
 
 import msgspec
 from pydantic import Field, field_validator
 
+from conduit_connectors.change_marks import says_truncate, unchanged_fields
 from conduit_connectors.integer_text import integer_text
+from conduit_connectors.sql.column_fit import kind_of
 from conduit_py.sdk import Batch, Operation, Options, Record, RecordRefused, encode_json, metadata
 
 OUR_TABLES = "conduit_"
@@ -55,6 +57,10 @@ def is_name(text: str) -> bool:
     return "\0" not in text and (text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text))
 
 
+OnNewField: TypeAlias = Literal["refuse", "add", "ignore"]
+OnType: TypeAlias = Literal["refuse", "widen", "text"]
+
+
 class TableOptions(Options):
     """How records become rows."""
 
@@ -73,6 +79,15 @@ class TableOptions(Options):
         default="columns", description="a column per field, or the columns key, operation, metadata and payload as JSON"
     )
     create: bool = Field(default=True, description="create a missing table, with the columns of its first record")
+    on_new_field: OnNewField = Field(
+        default="refuse",
+        description='a field that has no column: "refuse" the record, "add" the column, or "ignore" the field',
+    )
+    on_type: OnType = Field(
+        default="refuse",
+        description='a value that its column does not hold: "refuse" the record, "widen" the column to a type that'
+        ' holds it exactly, or "text": as "widen", and where there is no such type, the column becomes text',
+    )
 
     @field_validator("table")
     @classmethod
@@ -97,6 +112,8 @@ class TableArguments(TypedDict, total=False):
     key: Sequence[str] | None
     layout: Literal["columns", "json"]
     create: bool
+    on_new_field: OnNewField
+    on_type: OnType
 
 
 class TableRow(msgspec.Struct, frozen=True, array_like=True):
@@ -109,7 +126,18 @@ class TableRow(msgspec.Struct, frozen=True, array_like=True):
     """The columns by which an existing row is found; none: always a new row."""
     gone: bool = False
     kinds: tuple[str, ...] = ()
-    """The kinds of the values, to create the columns with."""
+    """The kinds of the values, by which columns are created and checked."""
+    unchanged: tuple[str, ...] = ()
+    """Columns that keep the values which they have in the row with this key. Without such a row nothing is written."""
+    required: bool = False
+    """With `unchanged`: True if the row is refused where there is none with its key."""
+    truncate: bool = False
+    """True if all rows of the table are deleted."""
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Rows of the same shape are written by the same statement."""
+        return self.table, self.columns, self.keys, self.gone, self.unchanged, self.required, self.truncate
 
 
 _JSON_COLUMNS = ("key", "operation", "metadata", "payload")
@@ -140,9 +168,13 @@ class RowEncoder:
         table = self._options.table or record.metadata.get(metadata.COLLECTION)
         if not table:
             raise RecordRefused(f"has no {metadata.COLLECTION}, which names the table if `table` is not set")
+        upsert = self._options.mode == "upsert"
+        if upsert and record.operation is Operation.DELETE and record.key is None and says_truncate(record):
+            self._names.check(table, ())
+            return TableRow(table, (), (), truncate=True)
         fields = _json_fields(record) if self._options.layout == "json" else _fields(record)
-        keys = self._keys(record) if self._options.mode == "upsert" else ()
-        gone = record.operation is Operation.DELETE and bool(keys)
+        keys = self._keys(record) if upsert else ()
+        gone = record.operation is Operation.DELETE and upsert
         if gone:
             fields = {name: fields[name] for name in keys if name in fields}
         for name in keys:
@@ -155,8 +187,13 @@ class RowEncoder:
         if (table, columns) != self._checked:
             self._names.check(table, columns)
             self._checked = (table, columns)
-        values = tuple(self._plain(name, value) for name, value in fields.items())
-        return TableRow(table, columns, values, keys, gone, tuple(_kind(value) for value in fields.values()))
+        values = tuple([self._plain(name, value) for name, value in fields.items()])
+        kinds = tuple([kind_of(value) for value in fields.values()])
+        if not upsert or gone or self._options.layout == "json":
+            return TableRow(table, columns, values, keys, gone, kinds)
+        unchanged = unchanged_fields(record, fields)
+        required = bool(unchanged) and record.operation is not Operation.UPDATE
+        return TableRow(table, columns, values, keys, gone, kinds, unchanged, required)
 
     def _keys(self, record: Record) -> tuple[str, ...]:
         if self._options.layout == "json":
@@ -174,7 +211,8 @@ class RowEncoder:
                 raise RecordRefused(f"{name!r} has a NUL character in it, which no SQL text can carry")
             return value
         if isinstance(value, int):
-            if self._int_max is not None and not -self._int_max - 1 <= value <= self._int_max:
+            too_large = self._int_max is not None and not -self._int_max - 1 <= value <= self._int_max
+            if too_large and self._options.on_type != "text":
                 digits = integer_text(repr(name), value)
                 raise RecordRefused(f"{name!r} is {digits}, which is too large for an integer of this database")
             return value if -(2**63) <= value < 2**63 else integer_text(repr(name), value)
@@ -206,7 +244,7 @@ def group_rows(rows: Iterable[tuple[int, TableRow]]) -> list[list[tuple[int, Tab
     groups: list[list[tuple[int, TableRow]]] = []
     last: tuple[Any, ...] | None = None
     for index, row in rows:
-        shape = (row.table, row.columns, row.keys, row.gone)
+        shape = row.shape
         if shape != last:
             groups.append([])
             last = shape
@@ -252,27 +290,6 @@ def _text(data: Any, path: str) -> str | None:
         return str(data.decode())
     except UnicodeDecodeError:
         raise RecordRefused(f"{path} is raw bytes that are not UTF-8, so it is no text") from None
-
-
-def _kind(value: Any) -> str:
-    for kind, name in _KINDS:
-        if isinstance(value, kind):
-            return name
-    return "text"
-
-
-_KINDS: Sequence[tuple[type[Any], str]] = (
-    (bool, "boolean"),
-    (int, "integer"),
-    (float, "real"),
-    (Decimal, "decimal"),
-    (bytes, "bytes"),
-    (datetime, "datetime"),
-    (date, "date"),
-    (dict, "json"),
-    (list, "json"),
-    (UUID, "uuid"),
-)
 
 
 def _is_finite(value: float) -> bool:

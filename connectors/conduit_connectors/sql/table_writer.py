@@ -1,9 +1,14 @@
 """TableWriter: writes rows into tables, so that a row the database refuses does not stop the others."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 
-from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused, no_table
+from conduit_connectors.sql.column_fit import ColumnType
+from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_connectors.sql.row import TableOptions, TableRow, group_rows
+from conduit_connectors.sql.table_fitter import IndexedRows, TableFitter, missing_row
+
+_logger = logging.getLogger(__name__)
 
 
 class TableWriter:
@@ -11,90 +16,122 @@ class TableWriter:
 
     def __init__(self, database: SqlDatabase, options: TableOptions) -> None:
         self._database = database
-        self._create = options.create
-        self._table_is_the_records = options.table is None
+        self._fitter = TableFitter(database, options)
         self._names_are_the_records = options.names_are_the_records
-        self._columns: dict[str, set[str]] = {}
+        self._missed: set[str] = set()
+
+    @property
+    def changes(self) -> int:
+        """How often a table was created or altered."""
+        return self._fitter.changes
+
+    def report_ignored(self) -> None:
+        """Log how many values were left out because their fields have no column, if any."""
+        self._fitter.ignored.report()
 
     def forget(self) -> None:
-        """Forget the known columns: the transaction was rolled back, and tables that it created are gone."""
-        self._columns = {}
+        """Forget the known tables: the transaction was rolled back, and what it created or altered is not."""
+        self._fitter.forget()
+
+    def is_known(self, rows: Iterable[TableRow]) -> bool:
+        """True if the tables of these rows need no change, as far as is known."""
+        return self._fitter.is_known(rows)
+
+    def fit(self, rows: Sequence[tuple[int, TableRow]]) -> tuple[IndexedRows, dict[int, str]]:
+        """Make tables and rows fit each other. Return the rows to write, and index → reason for those that do not."""
+        fitted: IndexedRows = []
+        refused: dict[int, str] = {}
+        self._fitter.start_batch()
+        for group in group_rows(rows):
+            some, reasons = self._fitter.fit(group)
+            fitted += some
+            refused |= reasons
+        return fitted, refused
 
     def write(self, rows: Sequence[tuple[int, TableRow]]) -> dict[int, str]:
         """Write the rows in order; return index → reason for those that were refused."""
         refused: dict[int, str] = {}
+        self._fitter.start_batch()
         for group in group_rows(rows):
-            reason = self.refusal(group[0][1])
-            if reason is None:
-                refused |= self._write(group)
-            else:
-                refused |= {index: reason for index, _ in group}
+            fitted, reasons = self._fitter.fit(group)
+            refused |= reasons
+            for part in [group] if fitted is group else group_rows(fitted):
+                refused |= self._write(part)
         return refused
 
-    def refusal(self, row: TableRow) -> str | None:
-        """Return why no row of this shape can be written, if so. Creates a missing table."""
-        try:
-            unknown = self.unknown(row)
-        except NotThisRow as error:
-            return str(error)
-        return f"{row.table} has no column {', '.join(map(repr, unknown))}" if unknown else None
-
-    def _write(self, group: list[tuple[int, TableRow]]) -> dict[int, str]:
-        database, sql = self._database, self._database.statement(group[0][1])
+    def _write(self, group: IndexedRows) -> dict[int, str]:
+        first = group[0][1]
+        database, sql = self._database, self._database.statement(first)
         database.run("SAVEPOINT conduit")
         try:
-            database.run_many(sql, [row.values for _, row in group])
-            refused: dict[int, str] = {}
+            if first.unchanged:
+                # Each by itself: whether there was a row to change must be known of each.
+                refused = self._write_each(group)
+            else:
+                database.run_many(sql, [row.values for _, row in group])
+                refused = {}
         except NotThisRow:
             database.run("ROLLBACK TO SAVEPOINT conduit")
-            refused = self._write_each(sql, group)
+            refused = self._write_each(group)
         except StatementRefused as error:
             database.run("ROLLBACK TO SAVEPOINT conduit")
             # A table that changed while we write is nothing that the record did.
-            unchanged = set(database.columns(group[0][1].table)) == self._columns[group[0][1].table]
+            unchanged = set(database.columns(first.table)) == self._fitter.columns(first.table)
             if not (self._names_are_the_records and unchanged):
                 raise
             refused = {index: error.message for index, _ in group}
         database.run("RELEASE SAVEPOINT conduit")
         return refused
 
-    def _write_each(self, sql: str, group: list[tuple[int, TableRow]]) -> dict[int, str]:
+    def _write_each(self, group: IndexedRows) -> dict[int, str]:
         refused: dict[int, str] = {}
+        changes = self._fitter.changes
         for index, row in group:
             self._database.run("SAVEPOINT conduit_row")
             try:
-                self._database.run(sql, row.values)
+                # A row before this one may have changed the table.
+                self._write_row(row if self._fitter.changes == changes else self._fitter.fit_row(row))
             except NotThisRow as error:
                 self._database.run("ROLLBACK TO SAVEPOINT conduit_row")
+                if self._fitter.changes != changes:
+                    # What the row changed in its table is undone with it.
+                    self._fitter.forget(row.table)
                 refused[index] = str(error)
             self._database.run("RELEASE SAVEPOINT conduit_row")
         return refused
 
-    def unknown(self, row: TableRow) -> list[str]:
-        """Return the columns of a row that its table lacks. Creates a missing table.
+    def _write_row(self, row: TableRow) -> None:
+        self._database.run("SAVEPOINT conduit_value")
+        try:
+            self._run(row)
+        except NotThisRow:
+            self._database.run("ROLLBACK TO SAVEPOINT conduit_value")
+            again = self._fitter.refit(row)
+            if again is None:
+                raise
+            self._run(again)
+        self._database.run("RELEASE SAVEPOINT conduit_value")
+
+    def _run(self, row: TableRow) -> None:
+        changed = self._database.run(self._database.statement(row), self._database.parameters(row))
+        if not row.unchanged or changed:
+            return
+        if row.required:
+            raise NotThisRow(missing_row(row))
+        if row.table not in self._missed and len(self._missed) < _NAMED_MAX:
+            self._missed.add(row.table)
+            _logger.warning(
+                "an update of %r leaves columns unchanged, and there is no row with its key: such updates are skipped",
+                row.table,
+            )
+
+    def column_types(self, row: TableRow) -> dict[str, ColumnType] | None:
+        """Return the columns of the row's table, which is created if the row needs it; None if there is none.
 
         Raises NotThisRow when the row itself names a table that cannot be, or its fields make no table.
         """
-        known = self._columns.get(row.table)
-        if known is None or not known.issuperset(row.columns):
-            known = self._columns[row.table] = self._find_or_create(row)
-        return [name for name in row.columns if name not in known]
+        return self._fitter.column_types(row)
 
-    def _find_or_create(self, row: TableRow) -> set[str]:
-        # PostgreSQL ends a transaction at its first error, so whatever a hostile name may break has a savepoint.
-        self._database.run("SAVEPOINT conduit_table")
-        try:
-            known = set(self._database.columns(row.table))
-            if not known:
-                if not self._create:
-                    raise no_table(row.table)
-                self._database.create_table(row)
-                known = set(row.columns)
-        except (NotThisRow, StatementRefused) as error:
-            self._database.run("ROLLBACK TO SAVEPOINT conduit_table")
-            self._database.run("RELEASE SAVEPOINT conduit_table")
-            if isinstance(error, StatementRefused) and self._table_is_the_records:
-                raise NotThisRow(error.message) from error
-            raise
-        self._database.run("RELEASE SAVEPOINT conduit_table")
-        return known
+
+_NAMED_MAX = 1000
+"""How many tables are named in the log. Records may bring any number of names."""

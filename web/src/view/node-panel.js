@@ -53,7 +53,7 @@ function factsOf(pipeline, node, flow) {
   if (node.kind === "source") {
     facts.push(["acked", count(node.acked), exact(node.acked)], ["in flight", `${count(node.in_flight)} of ${count(node.window)}`]);
     facts.push(["oldest", node.oldest_seconds ? duration(node.oldest_seconds) : "–", "how long ago the oldest record was read that is not settled"]);
-    if (node.lag) facts.push(["behind", lagText(node.lag), "how much it has still to read"]);
+    if (node.lag) facts.push(...lagFacts(node.lag));
     if (node.tally) facts.push(...tallyFacts(node.tally));
   } else {
     facts.push(["queued", `${node.queued} of ${node.queue_size} batches`], ["refused", count(node.refused), exact(node.refused)]);
@@ -79,13 +79,22 @@ function tallyFacts({ held, extended, lost, taken_over, duplicates, unreadable, 
   ];
 }
 
-function lagText({ records, bytes, seconds }) {
+// A topic may have a hundred partitions: those that are furthest behind are worth a line.
+const PARTITIONS_MAX = 3;
+
+function lagFacts({ records, bytes, seconds, retained_bytes, partitions }) {
   const known = [
     records !== null && plural(records, "record"),
     bytes !== null && `${count(bytes)}B`,
     seconds !== null && duration(seconds),
   ].filter(Boolean);
-  return known.join(", ") || "–";
+  const facts = [["behind", known.join(", ") || "–", "how much it has still to read"]];
+  if (retained_bytes !== null) facts.push(["log kept", `${count(retained_bytes)}B`, "what the database keeps until this source has confirmed it"]);
+  const furthest = Object.entries(partitions).filter(([, unread]) => unread).sort(([, one], [, other]) => other - one);
+  for (const [name, unread] of furthest.slice(0, PARTITIONS_MAX)) {
+    facts.push([name, `${count(unread)} behind`, "a partition with unread records; those that are furthest behind are shown"]);
+  }
+  return facts;
 }
 
 function verb(kind) {

@@ -1,0 +1,202 @@
+"""Positions of one read, made when somebody asks for them: most never are, because a commit needs only the last one."""
+
+import dataclasses
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from operator import lt
+from typing import overload
+
+import msgspec
+
+from conduit_py.errors import FatalError
+
+
+class LazyPositions(Sequence[bytes]):
+    """The positions of one read. Each is made when somebody asks for it."""
+
+    @property
+    @abstractmethod
+    def repeats(self) -> bool:
+        """True if two of them may be equal."""
+
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        """Return these positions and those of later reads as one sequence."""
+        return [*self, *chain.from_iterable(later)]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+
+def join_positions(reads: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+    """Return the positions of several reads as one sequence, which makes them as late as these do."""
+    first, *later = reads
+    if isinstance(first, LazyPositions):
+        return first.join(later) if later else first
+    return list(chain.from_iterable(reads))
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Positions(LazyPositions):
+    """Positions that differ only in a number. Each is made when somebody asks for it.
+
+    `template` has one `%d`, as in `b"offset:%d"`.
+    """
+
+    template: bytes
+    numbers: Sequence[int]
+    ascending: bool = False
+    """True if every number is larger than the one before. Then nobody looks for repeated positions."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Positions": ...
+    def __getitem__(self, index: int | slice) -> "bytes | Positions":
+        if isinstance(index, slice):
+            return Positions(self.template, self.numbers[index], self.ascending)
+        return self.template % self.numbers[index]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.template.__mod__, self.numbers)
+
+    @property
+    def repeats(self) -> bool:
+        # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
+        distinct = self.ascending or isinstance(self.numbers, range)
+        return not distinct and len(set(self.numbers)) < len(self.numbers)
+
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        alike = [part for part in later if isinstance(part, Positions) and part.template == self.template]
+        if len(alike) < len(later):
+            # Not by `super()`, which does not find its class in a dataclass with slots.
+            return LazyPositions.join(self, later)
+        parts = [self, *alike]
+        ascending = all(part.ascending for part in parts)
+        ascending = ascending and all(one.numbers[-1] < other.numbers[0] for one, other in pairwise(parts))
+        return Positions(self.template, _join_numbers([part.numbers for part in parts]), ascending)
+
+
+def _join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
+    ranges = [part for part in parts if isinstance(part, range) and part.step == 1]
+    # Rows of a table have consecutive numbers, for which no list is built.
+    if len(ranges) == len(parts) and all(one.stop == other.start for one, other in pairwise(ranges)):
+        return range(ranges[0].start, ranges[-1].stop)
+    return [number for part in parts for number in part]
+
+
+class PositionMap:
+    """Positions of a source with partitions: where it is in each of them, as one value."""
+
+    @staticmethod
+    def encode(mapping: Mapping[str, int | str]) -> bytes:
+        """Return the position for this map. Equal maps give equal bytes."""
+        return _MAP_ENCODER.encode(mapping)
+
+    @staticmethod
+    def decode(position: bytes) -> dict[str, int | str]:
+        """Return the map of a position. Raises FatalError for bytes that `encode` did not make."""
+        try:
+            return _MAP_DECODER.decode(position)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FatalError(
+                f"the stored position {position[:80]!r} is not a map of partitions: {error}",
+                suggestion="another connector stored it; give this source another id, or set its position",
+            ) from error
+
+
+_MAP_ENCODER = msgspec.json.Encoder(order="sorted")
+_MAP_DECODER = msgspec.json.Decoder(dict[str, int | str])
+
+
+class MapPositions(LazyPositions):
+    """Positions that are maps. Each is the one before it, with one step: the new value of one key.
+
+    `start` is the map before the first step. The steps are given as runs: a key, and the values that it takes one after
+    the other. Partitions are read in long runs, and a position costs no more memory than its value. Whole numbers
+    must grow for each key.
+    """
+
+    def __init__(self, start: Mapping[str, int | str], runs: Sequence[tuple[str, Sequence[int | str]]]) -> None:
+        self.start = start
+        self.runs = [run for run in runs if run[1]]
+        self._ends = list(accumulate(len(values) for _, values in self.runs))
+        self._last: tuple[int, Mapping[str, int | str]] = (0, start)
+        """The index of a run and the map before it: the next run is mostly asked for next."""
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[at] for at in range(start, stop, step)]
+            return self if start == 0 and stop == len(self) else self._cut(start, stop)
+        return PositionMap.encode(self._map_before(range(1, len(self) + 1)[index]))
+
+    def __iter__(self) -> Iterator[bytes]:
+        current = dict(self.start)
+        for key, values in self.runs:
+            for value in values:
+                current[key] = value
+                yield PositionMap.encode(current)
+
+    def _cut(self, start: int, stop: int) -> "MapPositions":
+        begins = [0, *self._ends]
+        runs = [
+            (key, values[max(start - begin, 0) : max(stop - begin, 0)])
+            for begin, (key, values) in zip(begins, self.runs, strict=False)
+        ]
+        return MapPositions(self._map_before(start), runs)
+
+    def _map_before(self, index: int) -> Mapping[str, int | str]:
+        """Return the map after the first `index` steps."""
+        run = bisect_right(self._ends, index)
+        last = self._last
+        begun, before = last if last[0] <= run else (0, self.start)
+        current = {**before, **{key: values[-1] for key, values in self.runs[begun:run]}}
+        # Replaced, never changed: destinations in several threads may ask.
+        self._last = run, current
+        if steps := index - (self._ends[run - 1] if run else 0):
+            key, values = self.runs[run]
+            return {**current, key: values[steps - 1]}
+        return current
+
+    @property
+    def repeats(self) -> bool:
+        current = dict(self.start)
+        for key, values in self.runs:
+            if (key in current and not _grow([current[key], values[0]])) or not _grow(values):
+                return True
+            current[key] = values[-1]
+        return False
+
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        runs, before = list(self.runs), self._map_before(len(self))
+        for part in later:
+            if not isinstance(part, MapPositions) or part.start != before:
+                return super().join(later)
+            runs += part.runs
+            before = part._map_before(len(part))
+        return MapPositions(self.start, runs)
+
+
+def _grow(values: Sequence[int | str]) -> bool:
+    """Return True if each is larger than the one before it; of two that are not both whole numbers: another one."""
+    if isinstance(values, range):
+        return values.step > 0
+    if set(map(type, values)) == {int}:
+        return all(map(lt, values, values[1:]))
+    return all(
+        one < other if isinstance(one, int) and isinstance(other, int) else one != other
+        for one, other in pairwise(values)
+    )

@@ -1,0 +1,6 @@
+"""`protobuf.decode` and `protobuf.encode`: structured data in Protobuf, with the schemas of a registry."""
+
+from conduit_processors.protobuf.decode import Decode
+from conduit_processors.protobuf.encode import Encode
+
+__all__ = ["Decode", "Encode"]

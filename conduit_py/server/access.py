@@ -247,15 +247,15 @@ class AccessView(ApiModel):
 @router.get("", responses=error_responses())
 async def show_access(request: Request) -> AccessView:
     """The role of the token that comes with the request, so that a client need not offer what it may not do."""
-    return AccessView.model_validate({"role": (await _allowed_role(request)).name.lower()})
+    return AccessView.model_validate({"role": (await _find_role(request)).name.lower()})
 
 
-async def _allowed_role(connection: HTTPConnection) -> Role:
+async def _find_role(connection: HTTPConnection) -> Role:
     # Only a server without tokens lets a request pass that has no role.
     return Role(connection.scope.get(ROLE, Role.ADMIN))
 
 
-AllowedRole = Annotated[Role, Depends(_allowed_role)]
+AllowedRole = Annotated[Role, Depends(_find_role)]
 """The type of a route's parameter that receives the role of the request, where the path alone does not decide."""
 
 

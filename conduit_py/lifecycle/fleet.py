@@ -23,9 +23,9 @@ from conduit_py.lifecycle.dead_letter_service import DeadLetterService
 from conduit_py.lifecycle.pipeline_log import PROGRAM, SERVER_START, PipelineLog
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
+from conduit_py.positions import HistoryPoint, PositionHistory
 from conduit_py.sdk.plugin import at
 from conduit_py.status import LastError, PipelineState, Status, Stopper
-from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
 from conduit_py.stream.plugin_calls import check_position

@@ -10,13 +10,13 @@ from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
 from conduit_py.errors import PipelineIdle
 from conduit_py.pipeline_settings import NodeId
+from conduit_py.positions import HistoryPoint
 from conduit_py.sdk.source import SnapshotRequest
 from conduit_py.server.access import AllowedRole, AskedBy, Role
 from conduit_py.server.errors import error_responses
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import ApiModel, HistoryView, PointView, PositionReplayView, PositionsView, SnapshotView
-from conduit_py.store.position_history import HistoryPoint
 
 log = logging.getLogger("conduit_py.server")
 

@@ -5,7 +5,6 @@ Read in this order:
 - `store.py`: Store, the interface of every backend, and its promise of durability; `open_store` picks the backend.
 - `claim.py`: Claim and Changes: the right to commit for an owner, and all that one transaction makes durable.
 - `tables.py`: Tables, the rules of a transaction, and its faces for trio: the outbox, seen keys, shards.
-- `position_history.py`: where a source was, and when, so that it can be set back.
 - `dead_letter_store.py`, `stored_letter.py`, `letter_codec.py`: dead letters: the interface and its SQL, the values,
   their bytes.
 - `sql_tables.py`: Tables in SQL and the dialects, written once for both databases.

@@ -11,11 +11,11 @@ import msgspec
 import trio
 
 from conduit_py.errors import EnvironmentUnfit
+from conduit_py.positions import PositionHistory
 from conduit_py.redaction import SECRETS, secrets_in_text
 from conduit_py.status import PipelineState
 from conduit_py.store.claim import Claim, ClaimState
 from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.position_history import PositionHistory
 from conduit_py.store.tables import IntentOutbox, Shards, StoredKeys, Tables
 
 T = TypeVar("T")

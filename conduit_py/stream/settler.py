@@ -9,8 +9,7 @@ import trio
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import NackNotAllowed, RunError
-from conduit_py.positions import join_positions
-from conduit_py.store.position_history import HistoryPoint, PositionHistory
+from conduit_py.positions import HistoryPoint, PositionHistory, join_positions
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored

@@ -10,10 +10,10 @@ import pytest
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import EnvironmentUnfit, LetterUnknown, StateFailed
+from conduit_py.positions import HistoryPoint, PositionHistory
 from conduit_py.record import Record
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.claim import Changes
-from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import ConnectorEntry
 from conduit_py.store.stored_letter import LetterFilter

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from conduit_py.store.position_history import BYTES_MAX, DAY, HOUR, MINUTE, STARTS_MAX, HistoryPoint, PositionHistory
+from conduit_py.positions import BYTES_MAX, DAY, HOUR, MINUTE, STARTS_MAX, HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
 from conduit_py.stream.settler import HistoryRecorder
 

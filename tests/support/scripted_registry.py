@@ -40,7 +40,7 @@ class ScriptedRegistry:
             while True:
                 event = connection.next_event()
                 if event is h11.NEED_DATA:
-                    connection.receive_data(await stream.receive_some(65536))
+                    connection.receive_data(bytes(await stream.receive_some(65536)))
                 elif isinstance(event, h11.Request):
                     request = event
                 elif isinstance(event, h11.EndOfMessage):

@@ -2,9 +2,7 @@
 
     python -m benchmarks.kafka [--records N] [--rounds N] [--batch N]
 
-It starts a broker of its own. A ratio is the loop's time by ours, within one round: above 1 we are faster. Each round
-runs the loop twice, and the control is the ratio of both: what it is off from 1 is noise. CPU time is that of this
-process, with the threads of the client library.
+It starts a broker of its own. What the figures mean: `benchmarks.against_loop`.
 
 What both sides do, with keys and without headers in the messages:
 
@@ -17,11 +15,8 @@ What both sides do, with keys and without headers in the messages:
 """
 
 import argparse
-import statistics
 import tempfile
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 import conduit_py
+from benchmarks.against_loop import Counter, compare
 from conduit_py import Destination, Pipeline, Source, sdk
 from conduit_py.status import Status
 from conduit_py.testing.services import KafkaServer
@@ -55,16 +51,6 @@ class Numbers(sdk.SourceConnector[sdk.Options]):
         self._next = taken.stop
         columns = sdk.Columns(keys=[b"%d" % number for number in taken])
         return sdk.Payloads([VALUE] * len(taken), sdk.Positions(b"%d", taken), bytes, columns)
-
-
-class Counter(sdk.DestinationConnector[sdk.Options]):
-    """Counts what arrives."""
-
-    blocking = False
-    arrived = 0
-
-    def write(self, batch: sdk.Batch) -> None:
-        type(self).arrived += len(batch)
 
 
 class Bench:
@@ -169,17 +155,6 @@ class Bench:
         assert outcome.status is Status.COMPLETED, outcome.error
 
 
-def measure(function: Callable[[], None]) -> tuple[float, float]:
-    """CPU and wall seconds."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    function()
-    return time.process_time() - cpu, time.perf_counter() - wall
-
-
-def show(ratios: list[float]) -> str:
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=200_000)
@@ -195,13 +170,7 @@ def main() -> None:
         }
         print(f"{arguments.records} records, ratios of {arguments.rounds} rounds: median (lowest to highest)")
         for name, (loop, ours) in pairs.items():
-            rounds = [(measure(loop), measure(ours), measure(loop)) for _ in range(arguments.rounds)]
-            for kind, index in (("CPU", 0), ("wall", 1)):
-                # The loop before and after, so that a machine that becomes busier is as bad for both.
-                ratios = [(first[index] + last[index]) / 2 / own[index] for first, own, last in rounds]
-                control = [first[index] / last[index] for first, _, last in rounds]
-                each = arguments.records / statistics.median(own[index] for _, own, _ in rounds)
-                print(f"{name}: {kind} {show(ratios)}, control {show(control)}, {each:,.0f} records/s")
+            compare(name, loop, ours, records=arguments.records, rounds=arguments.rounds)
 
 
 if __name__ == "__main__":

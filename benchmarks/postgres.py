@@ -1,0 +1,153 @@
+"""Changes of PostgreSQL, beside a loop by hand on the same client library.
+
+    python -m benchmarks.postgres [--records N] [--rounds N]
+
+It starts a server of its own. What the figures mean: `benchmarks.against_loop`. The server's CPU is not counted.
+
+Rows of six columns were inserted, ten in a transaction. Both sides read them from a copy of one slot, by `psycopg.pq`
+and pgoutput, and make a dict of exact Python values of each row. Both confirm what they have once a second. Ours also
+has each row's place in its transaction, the transaction's number, place and time, and its own state.
+"""
+
+import argparse
+import time
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from json import loads
+from struct import Struct
+from typing import Any
+
+import psycopg
+import trio
+from conduit_connectors import postgres
+from psycopg import pq
+
+import conduit_py
+from benchmarks.against_loop import Counter, compare
+from conduit_py import Destination, Pipeline, Source
+from conduit_py.testing.services import PostgresServer
+
+TABLE = """
+CREATE TABLE orders (
+    id bigint PRIMARY KEY, customer text NOT NULL, amount numeric(12, 2), placed timestamptz, paid boolean, lines jsonb
+)
+"""
+ROWS = """
+INSERT INTO orders
+SELECT n, 'c-' || n %% 5000, n %% 10000 / 100.0, now(), n %% 3 = 0, '[1, 2, 3, 4, 5]' FROM generate_series(%s::bigint, %s::bigint) n
+"""
+IN_A_TRANSACTION = 10
+POLL_SECONDS = 0.01
+READERS: dict[str, Callable[[str], Any]] = {
+    "id": int,
+    "customer": str,
+    "amount": Decimal,
+    "placed": datetime.fromisoformat,
+    "paid": "t".__eq__,
+    "lines": loads,
+}
+_FRAME = 25
+_LENGTH = Struct("!I")
+_STATUS = Struct("!cQQQqB")
+
+
+class Bench:
+    """A table whose rows are behind a slot, and a copy of the slot for each measurement."""
+
+    def __init__(self, dsn: str, records: int) -> None:
+        self._dsn = dsn
+        self._records = records
+        self._run("CREATE PUBLICATION bench FOR ALL TABLES")
+        self._run(TABLE)
+        self._run("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for first in range(0, records, IN_A_TRANSACTION):
+                connection.execute(ROWS, (first, min(first + IN_A_TRANSACTION, records) - 1))
+
+    def loop(self) -> None:
+        slot = self._copy_of_slot()
+        connection = pq.PGconn.connect(f"{self._dsn}?replication=database".encode())
+        options = "(proto_version '1', publication_names 'bench')"
+        started = connection.exec_(f"START_REPLICATION SLOT {slot} LOGICAL 0/0 {options}".encode())
+        assert started.status == pq.ExecStatus.COPY_BOTH, connection.error_message
+        count, confirmed_at = 0, time.monotonic()
+        while count < self._records:
+            _, frame = connection.get_copy_data(0)
+            if frame[:1] != b"w":
+                continue
+            kind = frame[_FRAME : _FRAME + 1]
+            if kind == b"I":
+                row = _row(bytes(frame))
+                assert row["customer"]
+                count += 1
+            elif kind == b"C" and time.monotonic() > confirmed_at + 1:
+                end = int.from_bytes(frame[_FRAME + 10 : _FRAME + 18])
+                connection.put_copy_data(_STATUS.pack(b"r", end, end, end, 0, 0))
+                connection.flush()
+                confirmed_at = time.monotonic()
+        connection.finish()
+        self._drop(slot)
+
+    def ours(self) -> None:
+        slot = self._copy_of_slot()
+        trio.run(self._until_all_have_arrived, slot)
+        self._drop(slot)
+
+    async def _until_all_have_arrived(self, slot: str) -> None:
+        Counter.arrived = 0
+        source = postgres.Source(url=self._dsn, slot=slot, publication="bench", snapshot="never")
+        pipeline = Pipeline("p", sources=[Source("in", source)], destinations=[Destination("out", Counter())])
+        async with conduit_py.running(pipeline) as run:
+            while Counter.arrived < self._records:
+                assert run.outcome is None, run.outcome
+                await trio.sleep(POLL_SECONDS)
+
+    def _copy_of_slot(self) -> str:
+        name = f"bench_{uuid.uuid4().hex[:12]}"
+        self._run(f"SELECT pg_copy_logical_replication_slot('bench', '{name}')")
+        return name
+
+    def _drop(self, slot: str) -> None:
+        self._run(f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'")
+        while True:
+            try:
+                return self._run(f"SELECT pg_drop_replication_slot('{slot}')")
+            except psycopg.errors.ObjectInUse:
+                time.sleep(POLL_SECONDS)
+
+    def _run(self, statement: str) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute(statement)
+
+
+def _row(frame: bytes) -> dict[str, Any]:
+    # After the frame: the kind, the number of the table, the kind of the row, the number of its columns.
+    at, row = _FRAME + 8, {}
+    for name, read in READERS.items():
+        kind = frame[at : at + 1]
+        at += 1
+        if kind == b"n":
+            row[name] = None
+            continue
+        (length,) = _LENGTH.unpack_from(frame, at)
+        at += 4
+        row[name] = read(frame[at : at + length].decode())
+        at += length
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    with PostgresServer.started() as server:
+        bench = Bench(server.create_database(), arguments.records)
+        print(f"{arguments.records} records, ratios of {arguments.rounds} rounds: median (lowest to highest)")
+        compare("changes", bench.loop, bench.ours, records=arguments.records, rounds=arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

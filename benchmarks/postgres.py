@@ -36,7 +36,8 @@ CREATE TABLE orders (
 """
 ROWS = """
 INSERT INTO orders
-SELECT n, 'c-' || n %% 5000, n %% 10000 / 100.0, now(), n %% 3 = 0, '[1, 2, 3, 4, 5]' FROM generate_series(%s::bigint, %s::bigint) n
+SELECT n, 'c-' || n %% 5000, n %% 10000 / 100.0, now(), n %% 3 = 0, '[1, 2, 3, 4, 5]'
+FROM generate_series(%s::bigint, %s::bigint) n
 """
 IN_A_TRANSACTION = 10
 POLL_SECONDS = 0.01
@@ -74,12 +75,12 @@ class Bench:
         assert started.status == pq.ExecStatus.COPY_BOTH, connection.error_message
         count, confirmed_at = 0, time.monotonic()
         while count < self._records:
-            _, frame = connection.get_copy_data(0)
+            frame = bytes(connection.get_copy_data(0)[1])
             if frame[:1] != b"w":
                 continue
             kind = frame[_FRAME : _FRAME + 1]
             if kind == b"I":
-                row = _row(bytes(frame))
+                row = _row(frame)
                 assert row["customer"]
                 count += 1
             elif kind == b"C" and time.monotonic() > confirmed_at + 1:
@@ -124,7 +125,8 @@ class Bench:
 
 def _row(frame: bytes) -> dict[str, Any]:
     # After the frame: the kind, the number of the table, the kind of the row, the number of its columns.
-    at, row = _FRAME + 8, {}
+    at = _FRAME + 8
+    row: dict[str, Any] = {}
     for name, read in READERS.items():
         kind = frame[at : at + 1]
         at += 1

@@ -115,6 +115,7 @@ def test_letters_and_arrows_move_in_the_list_without_a_focus_first(open_page: "O
     page.keyboard.press("ArrowUp")
     assert page.evaluate(focused) == "broken"
     page.keyboard.press("Enter")
+    expect(page.locator(".graph-node").first).to_be_visible()
     expect(page.get_by_role("heading", level=1)).to_be_focused()
 
 

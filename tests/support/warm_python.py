@@ -58,16 +58,22 @@ class WarmCommand(subprocess.Popen[str]):
         self.pid = int(_read_line(self._answers))
 
     def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._answers], [], [], 0)[0]:
+        if self.returncode is None and self._has_ended(0):
             self._end()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._answers], [], [], timeout)[0]:
+            if not self._has_ended(timeout):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             self._end()
         return self.returncode
+
+    def _has_ended(self, seconds: float | None) -> bool:
+        # Not `select`, which knows only the first 1024 descriptors.
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
 
     def _end(self) -> None:
         self.returncode = os.waitstatus_to_exitcode(int(_read_line(self._answers)))

@@ -62,7 +62,7 @@ def test_the_one_line_gives_one_test_per_rule_with_fixtures_and_clean_up(pyteste
     result = pytester.runpytest_subprocess("-p", "no:trio", "-v", "-s")
 
     outcomes = result.parseoutcomes()
-    assert (outcomes["failed"], outcomes["skipped"]) == (1, 4)
+    assert (outcomes["failed"], outcomes["skipped"]) == (1, 5)
     assert result.stdout.str().count("cleaned up") == sum(outcomes.values())
     result.stdout.fnmatch_lines(
         [

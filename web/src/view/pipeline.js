@@ -1,5 +1,5 @@
 /** PipelinePage: one pipeline, as it is this moment. */
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { get } from "../api.js";
 import { command, possible } from "../commands.js";
 import { html } from "../html.js";
@@ -22,7 +22,11 @@ export function PipelinePage({ at }) {
   const seen = useStore(details);
   const { phase, error } = useStore(connection);
   useEffect(() => void (document.title = `${at.id} · conduit-py`), [at.id]);
-  if (seen?.pipeline.id === at.id) return html`<${Pipeline} seen=${seen} at=${at} />`;
+  const arrived = seen?.pipeline.id === at.id;
+  // Asked before the heading of the empty page gives way to that of the pipeline, which takes over its focus.
+  const atHeading = document.activeElement?.matches("main h1");
+  useLayoutEffect(() => void (atHeading && document.querySelector("main h1")?.focus({ preventScroll: true })), [arrived]);
+  if (arrived) return html`<${Pipeline} seen=${seen} at=${at} />`;
   return html`
     <h1 class="lonely" tabindex="-1">${at.id}</h1>
     ${phase === "refused" ? html`<${Refused} id=${at.id} error=${error} />` : html`<${Loading} what=${at.id} />`}

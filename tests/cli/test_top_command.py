@@ -34,8 +34,10 @@ class Terminal:
     def until(self, wanted: Callable[[str], bool], seconds: float = 300) -> None:
         """Read what is drawn until it is as wanted, or the command ends."""
         deadline = time.monotonic() + seconds
+        drawn = select.poll()
+        drawn.register(self._main, select.POLLIN)
         while not wanted(self.seen):
-            assert select.select([self._main], [], [], deadline - time.monotonic())[0], self.seen
+            assert drawn.poll(max(0, deadline - time.monotonic()) * 1000), self.seen
             try:
                 self.seen += os.read(self._main, 65536).decode(errors="replace")
             except OSError:  # the other end is closed

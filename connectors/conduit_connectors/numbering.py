@@ -1,4 +1,4 @@
-"""Positions that are a number: of a line, of an item of a list, of a generated record."""
+"""Positions that are a number: of a line, of an item of a list, of a generated record; and errors of foreign ones."""
 
 from collections.abc import Sequence
 
@@ -25,4 +25,12 @@ def foreign_position(connector: str, position: bytes) -> FatalError:
     return FatalError(
         f"{position[:100]!r} is not a position of the {connector} source",
         suggestion="this source id had another connector before: give the source a new id to start afresh",
+    )
+
+
+def unreadable_position(position: bytes, error: Exception) -> FatalError:
+    """Return the error for a position that a source with places of several parts cannot read."""
+    return FatalError(
+        f"the position {position[:200]!r} is not one of this source: {error}",
+        suggestion="reset the position of the source to start again",
     )

@@ -7,6 +7,7 @@ import msgspec
 import trio
 from pydantic import Field, SecretStr
 
+from conduit_connectors.numbering import unreadable_position
 from conduit_connectors.postgres.catalog import read_key
 from conduit_connectors.postgres.changes import describe_row, key_of
 from conduit_connectors.postgres.publication import full_name
@@ -58,10 +59,7 @@ class RowPlace(msgspec.Struct, frozen=True):
             if found.version != _VERSION or not found.values:
                 raise ValueError(f"version {found.version} with {len(found.values)} values")
         except (msgspec.DecodeError, ValueError) as error:
-            raise FatalError(
-                f"the position {position[:200]!r} is not one of this source: {error}",
-                suggestion="reset the position of the source to start again",
-            ) from error
+            raise unreadable_position(position, error) from error
         return found
 
 

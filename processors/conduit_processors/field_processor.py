@@ -25,19 +25,10 @@ class FieldArguments(TypedDict, total=False):
 FieldOptionsT = TypeVar("FieldOptionsT", bound=FieldOptions)
 
 
-class FieldProcessor(Processor[FieldOptionsT], ABC):
-    """Replaces the value at `field` by what `change` makes of it; a record without the field is refused.
-
-    Null and absent values stay as they are.
-    """
+class OneFieldProcessor(Processor[FieldOptionsT], ABC):
+    """A processor that replaces the value at `field`, with what that says about the payloads it takes and gives."""
 
     blocking = False
-    whole: bool
-    """The field is a key or a payload as a whole, which hold raw bytes or structured data and nothing else."""
-    _after: bool
-    _update: Callable[[Record, Callable[[Any], Any]], None]
-    _change: Callable[[Any], Any]
-
     takes_whole: ClassVar[Any] = Any
     gives_whole: ClassVar[Any] = Any
     """What it takes and gives if the field is `payload.after` as a whole."""
@@ -55,6 +46,19 @@ class FieldProcessor(Processor[FieldOptionsT], ABC):
         if field.part is not RecordPart.AFTER:
             return Unchanged
         return dict if field.names else self.gives_whole
+
+
+class FieldProcessor(OneFieldProcessor[FieldOptionsT], ABC):
+    """Replaces the value at `field` by what `change` makes of it; a record without the field is refused.
+
+    Null and absent values stay as they are.
+    """
+
+    whole: bool
+    """The field is a key or a payload as a whole, which hold raw bytes or structured data and nothing else."""
+    _after: bool
+    _update: Callable[[Record, Callable[[Any], Any]], None]
+    _change: Callable[[Any], Any]
 
     def open(self) -> None:
         field = self.options.field

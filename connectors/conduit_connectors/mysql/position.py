@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from conduit_connectors.mysql.binlog_events import Gtid
-from conduit_py.sdk import FatalError
+from conduit_connectors.numbering import unreadable_position
 
 _VERSION = 1
 _GTID = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
@@ -108,10 +108,7 @@ class BinlogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
             if found.version != _VERSION:
                 raise ValueError(f"version {found.version}")
         except (msgspec.DecodeError, ValueError) as error:
-            raise FatalError(
-                f"the position {position[:200]!r} is not one of this source: {error}",
-                suggestion="reset the position of the source to start again",
-            ) from error
+            raise unreadable_position(position, error) from error
         return found
 
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from conduit_connectors.numbering import unreadable_position
 from conduit_connectors.postgres.replication import format_lsn, parse_lsn
-from conduit_py.sdk import FatalError
 
 _VERSION = 1
 
@@ -84,10 +84,7 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
             if found.version != _VERSION:
                 raise ValueError(f"version {found.version}")
         except (msgspec.DecodeError, ValueError) as error:
-            raise FatalError(
-                f"the position {position[:200]!r} is not one of this source: {error}",
-                suggestion="reset the position of the source to start again",
-            ) from error
+            raise unreadable_position(position, error) from error
         return found
 
 

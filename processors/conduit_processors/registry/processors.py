@@ -6,18 +6,17 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
+from conduit_processors.field_processor import OneFieldProcessor
 from conduit_processors.registry.client import RegisteredSchema, RegistryClient, SchemaUnusable
 from conduit_processors.registry.options import RegistryEncodeOptions, RegistryOptions
 from conduit_processors.registry.wire_format import HEADER_SIZE, header, read_schema_id
 from conduit_py.sdk import (
     Batch,
     FatalError,
-    Processor,
     Record,
     RecordRefused,
     Result,
     TransientError,
-    Unchanged,
     decode_json,
     metadata,
 )
@@ -57,32 +56,15 @@ class _NotLoaded(Exception):
 OptionsT = TypeVar("OptionsT", bound=RegistryOptions)
 
 
-class RegistryProcessor(Processor[OptionsT], ABC):
+class RegistryProcessor(OneFieldProcessor[OptionsT], ABC):
     """Replaces the value at `field`. Absent and null values stay, as in the tombstones of a topic.
 
     A registry that does not answer holds the records back; it never refuses one. The codecs of at most `CODECS_MAX`
     schemas are kept.
     """
 
-    blocking = False
     kind: ClassVar[str]
     """What the registry calls the format."""
-    takes_whole: ClassVar[Any] = Any
-    gives_whole: ClassVar[Any] = Any
-
-    @property
-    def takes(self) -> Any:
-        field = self.options.field
-        if field.part is not RecordPart.AFTER:
-            return Any
-        return dict if field.names else self.takes_whole
-
-    @property
-    def gives(self) -> Any:
-        field = self.options.field
-        if field.part is not RecordPart.AFTER:
-            return Unchanged
-        return dict if field.names else self.gives_whole
 
     def open(self) -> None:
         field: FieldPath = self.options.field

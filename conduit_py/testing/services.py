@@ -141,12 +141,14 @@ class MariaDbServer(LoopbackService):
         root, libraries = mariadb_programs()
         command = [str(root / "usr/bin/mariadb-install-db"), "--no-defaults", f"--basedir={root / 'usr'}"]
         command += ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        self._call([*command, f"--datadir={self.folder / 'data'}"], libraries)
+        # A server that starts removes the temporary tables in this folder, whichever server has made them.
+        self._call([*command, f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"], libraries)
 
     def start(self) -> None:
         root, libraries = mariadb_programs()
         command = [str(root / "usr/sbin/mariadbd"), "--no-defaults", f"--basedir={root / 'usr'}"]
-        command += [f"--datadir={self.folder / 'data'}", f"--socket={self.folder / 'socket'}"]
+        command += [f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
+        command += [f"--socket={self.folder / 'socket'}"]
         command += [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve", "--server-id=1"]
         command += ["--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--gtid-strict-mode=ON"]
         command += ["--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0"]

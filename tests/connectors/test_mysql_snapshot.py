@@ -1,6 +1,7 @@
 """Snapshots of a MySQL source: rows and changes together are the table, whatever changes while they are read."""
 
 import random
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -16,6 +17,14 @@ from mariadb_changes import database_of, opened, replica_of, run_sql
 from postgres_changes import PATIENCE_SECONDS
 
 from conduit_py.sdk import FatalError, Operation, Record, SnapshotRefused, SnapshotRequest
+from conduit_py.testing.services import MariaDbServer
+
+
+@pytest.fixture(scope="module")
+def mariadb_server() -> Iterator[MariaDbServer]:
+    """A server that no other test writes to: positions of rows, and chunks, have places in its log."""
+    with MariaDbServer.started() as server:
+        yield server
 
 
 def source_of(url: str, *tables: str, **options: Any) -> connector.Source:

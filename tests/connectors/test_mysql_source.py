@@ -15,13 +15,18 @@ from conduit_py.testing.services import MariaDbServer
 
 
 @pytest.fixture(scope="module")
-def shared_database() -> Iterator[str]:
-    """One database for all rules of the acceptance suite.
-
-    On a server that nobody else writes to: the position of a row of a snapshot has the place in the server's log.
-    """
+def mariadb_server() -> Iterator[MariaDbServer]:
+    """A server that no other test writes to: positions of rows, and chunks, have places in its log."""
     with MariaDbServer.started() as server:
-        yield server.create_database()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared_database(mariadb_server: MariaDbServer) -> Iterator[str]:
+    """One database for all rules of the acceptance suite."""
+    url = mariadb_server.create_database()
+    yield url
+    mariadb_server.drop_database(url)
 
 
 def changes_of_a_log(shared_database: str) -> Iterator[connector.Source]:

@@ -1,4 +1,4 @@
-"""The Delta connector: appends rows to a Delta Lake table, without Spark and without Java."""
+"""The Delta destination: appends rows to a Delta Lake table, without Spark and without Java."""
 
 import hashlib
 import os
@@ -19,10 +19,9 @@ from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
 from conduit_connectors.ignored_fields import IgnoredFields
-from conduit_connectors.table_rows import fit_batch
+from conduit_connectors.table_rows import count_ignored, fit_batch, new_fields
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
-from conduit_py.sdk.arrow import ARROW_ERRORS
 
 _DENIED = re.compile(
     "<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied)</Code>"
@@ -90,7 +89,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def open(self) -> None:
         self._storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             self._table = self._open_table()
             self._schema = pa.schema(self._table.schema())
             self._files = pafs.PyFileSystem(DeltaStorageHandler(self._table.table_uri, self._storage))
@@ -103,7 +102,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             self.apply(intent)
         # A hash: the id of a pipeline may have characters that file systems refuse.
         folder = f"_conduit/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             for file in self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
                 # Some object stores list the folder itself too.
                 if (stage := _STAGED.fullmatch(file.base_name)) and int(stage[1]) <= fence:
@@ -115,7 +114,8 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def write(self, batch: Batch) -> dict[int, str]:
         unfit = self._add_columns(batch) if self.options.on_new_field == "add" else {}
         if self.options.on_new_field == "ignore":
-            self._count_ignored(batch)
+            assert self._ignored is not None, "opened"
+            count_ignored(batch, set(self._schema.names), self._ignored, self.options.path)
         rows, refused = fit_batch(batch, self._schema, more=self.options.on_new_field == "ignore")
         for index in refused if unfit else ():
             row = batch.payloads[index]
@@ -142,7 +142,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def apply(self, intent: bytes) -> None:
         stage = msgspec.json.decode(intent, type=StagedCommit)
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             self._table.update_incremental()
             if (self._table.transaction_version(stage.application) or -1) < stage.version:
                 # In their own types: they may have columns that the table is about to get.
@@ -179,7 +179,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         if not rows:
             return
         name = f"{self._folder}/{self._fence:012d}-{self._count:09d}-{len(self._staged):06d}.parquet"
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             pq.write_table(_concat(rows), name, filesystem=self._files)
             self._settle([name])
         self._staged.append(name)
@@ -189,10 +189,10 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
         The first values decide its type.
         """
-        new = _new_fields(batch, set(self._schema.names))
+        new = new_fields(batch, set(self._schema.names))
         if not new:
             return {}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             # Others may have added it meanwhile.
             self._table.update_incremental()
             there = pa.schema(self._table.schema())
@@ -207,21 +207,10 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                 unfit[name] = f"the field {name!r} gets no column: {error}"
         return unfit
 
-    def _count_ignored(self, batch: Batch) -> None:
-        known = set(self._schema.names)
-        if batch.table is not None and known.issuperset(batch.table.column_names):
-            return
-        assert self._ignored is not None, "opened"
-        for row in batch.payloads:
-            if isinstance(row, dict) and not known.issuperset(row):
-                for name, value in row.items():
-                    if name not in known and value is not None:
-                        self._ignored.add(self.options.path, name)
-
     def _append(self, rows: pa.Table, transaction: Transaction | None) -> None:
         properties = CommitProperties(app_transactions=[transaction]) if transaction is not None else None
         more = {*rows.column_names} - {field.name for field in self._table.schema().fields}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             write_deltalake(
                 self._table,
                 rows,
@@ -252,27 +241,6 @@ _STAGED = re.compile(r"(\d{12})-\d{9}-\d{6}\.parquet")
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of all. Those from before a column was added have null there."""
     return pa.concat_tables(tables, promote_options="default")
-
-
-def _new_fields(batch: Batch, known: set[str]) -> dict[str, pa.DataType | None]:
-    """Return the fields that have no column and are not null, with their types; None for values without one."""
-    if batch.table is not None:
-        columns = {name: batch.table.column(name) for name in batch.table.column_names if name not in known}
-        return {name: column.type for name, column in columns.items() if column.null_count < len(column)}
-    found: dict[str, pa.DataType | None] = {}
-    for row in batch.payloads:
-        if isinstance(row, dict) and not known.issuperset(row):
-            for name, value in row.items():
-                if name not in known and name not in found and value is not None:
-                    found[name] = _type_of(value)
-    return found
-
-
-def _type_of(value: object) -> pa.DataType | None:
-    try:
-        return pa.infer_type([value])
-    except ARROW_ERRORS:
-        return None
 
 
 def _delta_field(name: str, kind: pa.DataType | None, taken: Sequence[str]) -> pa.Field:
@@ -324,7 +292,7 @@ def _parse_columns(columns: dict[str, str]) -> Schema:
 
 
 @contextmanager
-def _errors(path: str) -> Iterator[None]:
+def table_errors(path: str) -> Iterator[None]:
     """Raise errors of the store as TransientError, those of the table as FatalError."""
     try:
         yield

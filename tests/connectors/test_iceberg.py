@@ -256,7 +256,11 @@ class TestColumns:
         rows = [{"n": 1, "d": Decimal("1.25")}, {"n": 2**40, "d": Decimal("123456.25")}]
         for row in rows:
             assert destination.write(batch_of(row)) == {}
-        assert set(destination.write(batch_of({"n": 2**63}, {"n": 2, "d": Decimal("0.125")}, {"n": "text"}))) == {0, 1, 2}
+        assert set(destination.write(batch_of({"n": 2**63}, {"n": 2, "d": Decimal("0.125")}, {"n": "text"}))) == {
+            0,
+            1,
+            2,
+        }
         intent = destination.stage()
         assert intent is not None
         destination.apply(intent)
@@ -266,7 +270,15 @@ class TestColumns:
 
     def test_cannot_have_hostile_names_and_the_record_says_why(self, tmp_path: Path) -> None:
         destination = opened(tmp_path, columns={"n": "long"}, on_new_field="add")
-        fields: list[Any] = [{"N": 1}, {"a.b": 1}, {"": 1}, {"a\0": 1}, {"x": timedelta(1)}, {"x": {1, 2}}, {"y": 2**64}]
+        fields: list[Any] = [
+            {"N": 1},
+            {"a.b": 1},
+            {"": 1},
+            {"a\0": 1},
+            {"x": timedelta(1)},
+            {"x": {1, 2}},
+            {"y": 2**64},
+        ]
         refused = destination.write(batch_of(*fields, {"n": 1, 'q"; DROP TABLE t; --': "v"}))
         destination.flush()
 
@@ -295,5 +307,3 @@ def test_secrets_of_the_catalog_are_not_shown(tmp_path: Path) -> None:
     destination = Destination(table="db.t", catalog={"type": "rest", "uri": "http://here", "token": password})
 
     assert password not in repr(destination.options)
-
-

@@ -37,7 +37,8 @@ def iceberg_rows(folder: Path, order: str = "n", name: str = "db.t") -> list[dic
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         found = connection.execute(
-            f'SELECT * FROM read_parquet(?, union_by_name = true, hive_partitioning = false) ORDER BY "{order}"', [files]
+            f'SELECT * FROM read_parquet(?, union_by_name = true, hive_partitioning = false) ORDER BY "{order}"',
+            [files],
         )
         names = [column[0] for column in found.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

@@ -21,7 +21,7 @@ from pydantic import Field, SecretStr
 from conduit_connectors.ignored_fields import IgnoredFields
 from conduit_connectors.table_rows import count_ignored, fit_batch, new_fields
 from conduit_py import sdk
-from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
+from conduit_py.sdk import AckMode, Batch, FatalError, Fenced, TransientError
 
 _DENIED = re.compile(
     "<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied)</Code>"
@@ -100,6 +100,16 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
             self.apply(intent)
+        with table_errors(self.options.path):
+            self._table.update_incremental()
+            applied = self._table.transaction_version(f"conduit-py/{owner}")
+        if applied is not None and applied >> 32 > fence:
+            # What it writes would count as applied before, and be passed over.
+            raise Fenced(
+                f"{self.options.path} has a newer run of pipeline {owner!r} than this one, which has fence {fence}: "
+                "another process runs it, or the state directory is not the one that was used before",
+                suggestion="run a pipeline in one place at a time, always with the same state directory",
+            )
         # A hash: the id of a pipeline may have characters that file systems refuse.
         folder = f"_conduit/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
         with table_errors(self.options.path):

@@ -198,7 +198,11 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         records = batch.records
         gone = {index for index, record in enumerate(records) if record.operation is Operation.DELETE}
         whole: list[Any] = [_whole_row(record) if index not in gone else {} for index, record in enumerate(records)]
-        _, refused = self._fit(Batch.of_payloads(batch.span, whole, batch.sequences, batch.pieces)) if len(gone) < len(records) else (None, {})
+        _, refused = (
+            self._fit(Batch.of_payloads(batch.span, whole, batch.sequences, batch.pieces))
+            if len(gone) < len(records)
+            else (None, {})
+        )
         for index, record in enumerate(records):
             try:
                 if index in refused:

@@ -54,7 +54,7 @@ class LakeFile(NamedTuple):
 class LakeSource(sdk.SourceConnector[OptionsT]):
     """The base of sources that read tables of a lake. A version never changes, so each row has its place for ever.
 
-    A connector lists the files of a version in an order that is always the same, and reads the rows of a file in theirs.
+    A connector lists the files of a version in an order that is always the same, and reads rows of a file in theirs.
     """
 
     gives = dict

@@ -4,27 +4,27 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from builders import batch_of
 from conduit_connectors.iceberg import Destination
-from lake_tables import catalog_of, iceberg_rows, iceberg_table, opened
-from pyiceberg.catalog.sql import SqlCatalog
+from lake_tables import RacingCatalog, catalog_of, iceberg_rows, iceberg_table, opened, racing
 
 from conduit_py import Operation, Payload, Record
 from conduit_py.errors import FatalError, Fenced
 from conduit_py.sdk import metadata
 from conduit_py.testing import destination_acceptance
 
+_LOCAL = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC).replace(tzinfo=None)
 COLUMNS = {"n": "long", "from": "string"}
 
 
 def a_table(tmp_path: Path) -> tuple[Destination, Callable[[], list[Any]]]:
     made = Destination(table="db.t", catalog=catalog_of(tmp_path), columns=COLUMNS)
-    return made, lambda: [{name: value for name, value in row.items()} for row in iceberg_rows(tmp_path)]
+    return made, lambda: iceberg_rows(tmp_path)
 
 
 TestIceberg = destination_acceptance(a_table, refused=Record.of({"n": 1.5}))
@@ -43,7 +43,7 @@ def test_values_arrive_in_the_types_of_the_table_or_are_refused(tmp_path: Path) 
         "n": 1,
         "d": Decimal("1.50"),
         "at": datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
-        "local": datetime(2026, 1, 2, 3, 4, 5, 6),
+        "local": _LOCAL,
         "day": date(2026, 1, 2),
         "b": b"\x00\xff",
         "x": float("inf"),
@@ -99,45 +99,26 @@ class TestTransactions:
 
         assert [row["n"] for row in iceberg_rows(tmp_path)] == [1, 2]
 
-    def test_of_a_zombie_add_nothing_even_between_the_look_and_the_commit(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        zombie = opened(tmp_path, columns=COLUMNS)
+    def test_of_a_zombie_add_nothing_even_between_the_look_and_the_commit(self, tmp_path: Path) -> None:
+        zombie = opened(tmp_path, columns=COLUMNS, catalog=racing(tmp_path))
         zombie.begin("p", 1, [])
         zombie.write(batch_of({"n": 1}))
         intent = zombie.stage()
         assert intent is not None
-        commit = SqlCatalog.commit_table
-        rounds: list[int] = []
-
-        def commit_late(self: SqlCatalog, *arguments: Any) -> Any:
-            if not rounds:
-                rounds.append(1)
-                opened(tmp_path).begin("p", 2, [intent])
-            return commit(self, *arguments)
-
-        monkeypatch.setattr(SqlCatalog, "commit_table", commit_late)
+        RacingCatalog.race = lambda: opened(tmp_path).begin("p", 2, [intent])
         zombie.apply(intent)
 
+        assert RacingCatalog.race is None
         assert iceberg_rows(tmp_path) == [{"n": 1, "from": None}]
         assert len(iceberg_table(tmp_path).snapshots()) == 1
 
-    def test_are_repeated_when_others_commit_meanwhile(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        destination = opened(tmp_path, columns=COLUMNS)
+    def test_are_repeated_when_others_commit_meanwhile(self, tmp_path: Path) -> None:
+        destination = opened(tmp_path, columns=COLUMNS, catalog=racing(tmp_path))
         destination.begin("p", 1, [])
         destination.write(batch_of({"n": 1}))
         intent = destination.stage()
         assert intent is not None
-        commit = SqlCatalog.commit_table
-        rounds: list[int] = []
-
-        def commit_late(self: SqlCatalog, *arguments: Any) -> Any:
-            if not rounds:
-                rounds.append(1)
-                iceberg_table(tmp_path).append(pa.table({"n": [2]}))
-            return commit(self, *arguments)
-
-        monkeypatch.setattr(SqlCatalog, "commit_table", commit_late)
+        RacingCatalog.race = lambda: iceberg_table(tmp_path).append(pa.table({"n": [2]}))
         destination.apply(intent)
 
         assert [row["n"] for row in iceberg_rows(tmp_path)] == [1, 2]
@@ -183,7 +164,7 @@ def delete(id: int) -> Record:
 
 
 class TestUpserts:
-    COLUMNS: dict[str, str] = {"id": "long", "v": "string"}
+    COLUMNS: ClassVar = {"id": "long", "v": "string"}
 
     def test_leave_one_row_per_key(self, tmp_path: Path) -> None:
         destination = opened(tmp_path, columns=self.COLUMNS, mode="upsert")

@@ -50,7 +50,7 @@ def numbers(records: list[Record]) -> list[int]:
 class World:
     """A table to which rows are added, and a source for it."""
 
-    def __init__(self, add: Callable[..., None], compact: Callable[[], None], source: Callable[..., Any]) -> None:
+    def __init__(self, add: Callable[..., None], compact: Callable[[], Any], source: Callable[..., Any]) -> None:
         self.add = add
         self.compact = compact
         self.source = source
@@ -64,7 +64,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         delta_rows(path, *range(5))
         return World(
             lambda *values: delta_rows(path, *values),
-            lambda: DeltaTable(path).optimize.compact() and None,
+            lambda: DeltaTable(path).optimize.compact(),
             lambda **options: delta.Source(path=str(path), **options),
         )
     destination = opened(tmp_path, columns={"n": "long"})
@@ -147,7 +147,7 @@ class TestDeltaChanges:
             (Operation.DELETE, {"n": 2, "day": "b c%"}, None),
             (Operation.CREATE, None, {"n": 4, "day": "b c%"}),
         ]
-        gone = sorted(before["n"] for operation, before, _ in told[3:] if operation is Operation.DELETE and before)
+        gone = sorted(before["n"] for _, before, _ in told[3:] if isinstance(before, dict))
         assert (gone, told[-1][2]) == ([3, 4, 10], {"n": 7, "day": "a"})
         for place, change in enumerate(changes):
             again = read_until_end(source, change.position, n=3)
@@ -163,7 +163,7 @@ class TestDeltaChanges:
         else:
             write_deltalake(tmp_path, pa.table({"n": [7], "day": ["a"]}), mode="overwrite")
 
-        with pytest.raises(FatalError, match="enableChangeDataFeed|does not keep"):
+        with pytest.raises(FatalError, match=r"does not keep which"):
             read_until_end(source, last.position)
 
     def test_that_were_vacuumed_are_refused(self, tmp_path: Path) -> None:

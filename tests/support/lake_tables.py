@@ -1,11 +1,13 @@
 """Tables of lakes for tests: an Iceberg catalog in a folder, and what DuckDB reads from tables of all kinds."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
 from conduit_connectors import iceberg
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from conduit_py.sdk import EndOfSource, NothingYet, Reading, Record
@@ -15,6 +17,23 @@ def catalog_of(folder: Path) -> dict[str, str]:
     """The properties of a catalog in a folder, whose tables are there too."""
     (folder / "lake").mkdir(parents=True, exist_ok=True)
     return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
+
+
+class RacingCatalog(SqlCatalog):
+    """A catalog to which somebody else commits just before our next commit: what `race` does, once."""
+
+    race: ClassVar[Callable[[], object] | None] = None
+
+    def commit_table(self, *arguments: Any) -> Any:
+        race, RacingCatalog.race = RacingCatalog.race, None
+        if race is not None:
+            race()
+        return super().commit_table(*arguments)
+
+
+def racing(folder: Path) -> dict[str, str]:
+    """The same catalog, in which commits can be forestalled."""
+    return catalog_of(folder) | {"py-catalog-impl": "lake_tables.RacingCatalog"}
 
 
 def load(folder: Path) -> Catalog:
@@ -45,7 +64,7 @@ def iceberg_rows(folder: Path, order: str = "n", name: str = "db.t") -> list[dic
 
 
 def opened(folder: Path, **options: Any) -> iceberg.Destination:
-    destination = iceberg.Destination(table="db.t", catalog=catalog_of(folder), **options)
+    destination = iceberg.Destination(table="db.t", **{"catalog": catalog_of(folder)} | options)
     assert destination.problems == []
     destination = destination.fresh()
     destination.open()

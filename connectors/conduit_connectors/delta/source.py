@@ -117,7 +117,7 @@ class Source(LakeSource[SourceOptions]):
                 raise FatalError(f"there is no column {name!r}", suggestion=f"columns are {', '.join(schema.names)}")
         self._dataset = lru_cache(maxsize=2)(self._load)
         self._seen: pa.Schema | None = None
-        return table.metadata().id, table.version()
+        return str(table.metadata().id), table.version()
 
     def first_files(self, version: int) -> list[LakeFile]:
         dataset = self._dataset(version)

@@ -114,7 +114,7 @@ class DuckDbDatabase(SqlDatabase):
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
-            return self._connection.execute(sql, list(parameters)).fetchall()
+            return [tuple(row) for row in self._connection.execute(sql, list(parameters)).fetchall()]
         except duckdb.Error as error:
             self._broken = True
             raise self._translate(error) from error

@@ -181,9 +181,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def _fit(self, batch: Batch) -> tuple[pa.Table | None, dict[int, str]]:
         more = self.options.on_new_field == "ignore"
         rows, refused = fit_batch(batch, self._schema, more=more)
-        if refused and self.options.on_type == "widen":
-            if self._widen([batch.payloads[index] for index in refused]):
-                rows, refused = fit_batch(batch, self._schema, more=more)
+        widens = refused and self.options.on_type == "widen"
+        if widens and self._widen([batch.payloads[index] for index in refused]):
+            rows, refused = fit_batch(batch, self._schema, more=more)
         return rows, refused
 
     def _write_rows(self, batch: Batch) -> dict[int, str]:

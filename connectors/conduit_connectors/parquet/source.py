@@ -13,6 +13,7 @@ from pydantic import Field
 
 from conduit_connectors.numbering import foreign_position
 from conduit_connectors.objects.parquet import ParquetLimits, ParquetPart, ParquetReader
+from conduit_connectors.table_rows import read_rows
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, Positions, Reading, Record, Records, TransientError
 

@@ -33,7 +33,8 @@ class RacingCatalog(SqlCatalog):
 
 def racing(folder: Path) -> dict[str, str]:
     """The same catalog, in which commits can be forestalled."""
-    return catalog_of(folder) | {"py-catalog-impl": "lake_tables.RacingCatalog"}
+    plain = {name: value for name, value in catalog_of(folder).items() if name != "type"}
+    return plain | {"py-catalog-impl": "lake_tables.RacingCatalog"}
 
 
 def load(folder: Path) -> Catalog:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from conduit_py import defaults
 from conduit_py.backoff import Recovery, Retry
+from conduit_py.schedule import Schedule, check_expression, check_zone
 from conduit_py.sdk.plugin import Options
 
 Id = Annotated[
@@ -40,6 +41,23 @@ class SourceSettings(Options):
         default=False,
         description="never commit half of a group, such as a transaction of a database; for exactly_once",
     )
+    schedule: Annotated[str, AfterValidator(check_expression)] | None = Field(
+        default=None, description='when to read it again, as cron has it: "0 3 * * *" is every day at 3:00'
+    )
+    timezone: Annotated[str, AfterValidator(check_zone)] | None = Field(
+        default=None, description='of the schedule, such as "Europe/Berlin"; without it, UTC'
+    )
+
+    @model_validator(mode="after")
+    def _zone_of_what(self) -> "SourceSettings":
+        if self.timezone is not None and self.schedule is None:
+            raise ValueError("timezone is that of a schedule, and there is none")
+        return self
+
+    @property
+    def timetable(self) -> Schedule | None:
+        """The schedule with its time zone."""
+        return None if self.schedule is None else Schedule(self.schedule, self.timezone or "UTC")
 
 
 class DestinationSettings(Options):

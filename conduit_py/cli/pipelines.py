@@ -22,7 +22,7 @@ STEPS = {
     "restart": "delivers what it has read, then restarts",
     "note": "has another definition, for the next start",
 }
-STARTED = ("running", "recovering", "completed", "degraded")
+STARTED = ("running", "recovering", "waiting", "completed", "degraded")
 
 
 class WaitTimedOut(ConduitError):

@@ -19,7 +19,7 @@ from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.printable import printable
 
-ORDER = ("degraded", "recovering", "stopping", "running", "created", "stopped", "completed")
+ORDER = ("degraded", "recovering", "stopping", "running", "waiting", "created", "stopped", "completed")
 STYLES = {"degraded": "bold red", "recovering": "yellow", "stopping": "yellow", "running": "green"}
 RETRY_SECONDS, RETRY_MAX_SECONDS = 0.5, 5.0
 HEADINGS = ("pipeline", "status", "for", "records/s", "read", "acked", "dead", "in flight", "")

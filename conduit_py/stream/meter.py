@@ -272,3 +272,17 @@ class LagWatch:
         level = logging.DEBUG if self._warned else logging.WARNING
         log.log(level, "%s: lag is not available: %s", self._node, why, exc_info=self._warned and error)
         self._warned = True
+
+
+def blocked_on(meters: list[Meter]) -> str | None:
+    """What limits the pipeline: the node furthest downstream that waits while a source may not read."""
+    if not any(
+        meter.kind == "source" and {WaitReason.WINDOW, WaitReason.CHANNEL} & {wait.reason for wait in meter.waits}
+        for meter in meters
+    ):
+        return None
+    for meter in reversed(meters):
+        for wait in reversed(meter.waits):
+            if wait.reason not in (WaitReason.CHANNEL, WaitReason.WINDOW, WaitReason.SOURCE):
+                return f"{meter.node}: {wait}"
+    return WaitReason.WINDOW.value

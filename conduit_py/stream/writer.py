@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from conduit_py.backoff import delay_after
 from conduit_py.batch import Batch, Span
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
@@ -207,7 +208,7 @@ class Writer:
                     raise
                 meter.retries += 1
                 with meter.waiting(WaitReason.BACK_OFF, error.message):
-                    await trio.sleep(self._retry.delay(attempt, self._context.rng))
+                    await trio.sleep(delay_after(error, self._retry.delay(attempt, self._context.rng)))
                 attempt += 1
                 if self._ack_reader is not None:
                     # Messages acked during the failed write must not be written again.

@@ -14,7 +14,7 @@ from conduit_connectors.postgres.publication import full_name
 from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, quote_name
 from conduit_py import sdk
-from conduit_py.sdk import FatalError, Operation, Options, Payload, Reading, Record
+from conduit_py.sdk import EndOfSource, FatalError, Operation, Options, Payload, Reading, Record
 
 _VERSION = 1
 _LOOK_SECONDS = 0.05
@@ -34,6 +34,9 @@ class SourceOptions(Options):
         min_length=1, description="the column that grows: a number from a sequence, or the time of the last change"
     )
     poll_seconds: float = Field(default=1.0, gt=0, description="how long to wait when there is nothing new")
+    tail: bool = Field(
+        default=True, description="wait for more at the end; False: end after the rows that were there, for a schedule"
+    )
 
 
 class SourceArguments(TypedDict, total=False):
@@ -43,6 +46,7 @@ class SourceArguments(TypedDict, total=False):
     table: Required[str]
     column: Required[str]
     poll_seconds: float
+    tail: bool
 
 
 class RowPlace(msgspec.Struct, frozen=True):
@@ -87,6 +91,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
         super().__init__(**options)
 
     @property
+    def endless(self) -> bool:
+        return self.options.tail
+
+    @property
     def gives(self) -> Any:
         return dict[str, Any]
 
@@ -123,7 +131,11 @@ class Source(sdk.SourceConnector[SourceOptions]):
                     if found.rows:
                         return await self._give(found)
                     self._bound = None
+                    if not self.options.tail:
+                        raise EndOfSource
                 bound = await self._find_last_place()
+                if bound is None and not self.options.tail:
+                    raise EndOfSource
                 if bound is None:
                     await trio.sleep(self.options.poll_seconds)
                 else:

@@ -76,6 +76,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
         super().__init__(**options)
 
     @property
+    def endless(self) -> bool:
+        return True
+
+    @property
     def gives(self) -> Any:
         return dict[str, Any] | None
 

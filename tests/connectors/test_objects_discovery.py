@@ -31,7 +31,7 @@ class CoarseStore(LocalStore):
 
 
 def find_all(discovery: Discovery) -> list[str]:
-    names = []
+    names: list[str] = []
     while True:
         try:
             found = discovery.next()

@@ -9,6 +9,7 @@ from conduit_py.positions import MapPositions, PositionMap, Positions
 from conduit_py.record import (
     CollectionSchema,
     Data,
+    DriftCount,
     FieldType,
     Operation,
     Payload,
@@ -57,6 +58,7 @@ __all__ = [
     "Data",
     "Defer",
     "DestinationConnector",
+    "DriftCount",
     "DuplicateKeys",
     "EndOfSource",
     "FatalError",

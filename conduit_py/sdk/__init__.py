@@ -9,6 +9,7 @@ from conduit_py.positions import MapPositions, PositionMap, Positions
 from conduit_py.record import (
     CollectionSchema,
     Data,
+    DriftCount,
     FieldType,
     Operation,
     Payload,
@@ -58,6 +59,7 @@ __all__ = [
     "Data",
     "Defer",
     "DestinationConnector",
+    "DriftCount",
     "DuplicateKeys",
     "EndOfSource",
     "EndpointSource",

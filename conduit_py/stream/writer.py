@@ -74,6 +74,8 @@ class Writer:
     async def run(self) -> None:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
         # and that error would be kept instead of ours.
+        drift = self._calls.plugin.drift_count
+        self._meter.drift_counts += [drift] if drift is not None else []
         with self._inbox:
             if self._flush_seconds > FLUSH_SECONDS:
                 # A source whose window is full of records that wait for a flush would wait for it too.

@@ -108,6 +108,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         self._rows: list[pa.Table] = []
         self._staged: list[str] = []
         self._ignored = IgnoredFields()
+        self.drift_count = self._ignored.drift
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:

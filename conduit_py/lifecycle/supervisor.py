@@ -19,6 +19,8 @@ from conduit_py.lifecycle.pipeline_log import PipelineLog
 from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import Delivery
 from conduit_py.schedule import sleep_until
+from conduit_py.sdk.endpoint import EndpointSource
+from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.source import SnapshotRefused, SnapshotRequest
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
@@ -153,6 +155,10 @@ class Supervisor:
                 suggestion="stop the pipeline and reset the position of the source to read everything again",
             )
         return await requests.request(request)
+
+    def endpoint(self, source: str) -> EndpointSource[Options] | None:
+        """The source that takes requests now; None if it takes none, or the pipeline is not at work."""
+        return self._run.endpoints.get(source) if self._run is not None and self._running else None
 
     async def run(self) -> PipelineState:
         """Run to the end and return the final state. Failures are in the state, not raised."""

@@ -18,7 +18,7 @@ from conduit_py.record import (
     decode_json,
     encode_json,
 )
-from conduit_py.sdk.checkpointed_source import CheckpointedSource, Fetched, SourceCheckpoint
+from conduit_py.sdk.checkpointed_source import CheckpointedSource, Fetched, SourceCheckpoint, UnreadableRecord
 from conduit_py.sdk.destination import (
     AckMode,
     Answer,
@@ -29,6 +29,7 @@ from conduit_py.sdk.destination import (
     TransactionalDestination,
     WriteGuarantee,
 )
+from conduit_py.sdk.endpoint import EndpointSource, HttpAnswer, HttpRequest
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.source import (
@@ -59,12 +60,15 @@ __all__ = [
     "DestinationConnector",
     "DuplicateKeys",
     "EndOfSource",
+    "EndpointSource",
     "FatalError",
     "Fate",
     "FateHandler",
     "Fenced",
     "Fetched",
     "FieldType",
+    "HttpAnswer",
+    "HttpRequest",
     "Lag",
     "LazyColumn",
     "MapPositions",
@@ -98,6 +102,7 @@ __all__ = [
     "TransactionalDestination",
     "TransientError",
     "Unchanged",
+    "UnreadableRecord",
     "WriteGuarantee",
     "decode_json",
     "encode_json",

@@ -281,7 +281,7 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
     `arrow=schema`), and returns it changed, or a boolean array of the rows to keep, or `Rows`; with `batch=True` too
     the batch is its second argument. With `state=True`, in an exactly-once pipeline, it is given a `State` as its last
     argument; with `defers=True` too it may raise `Defer` to have a record in the next transaction. It may be async,
-    on trio: a library for asyncio does not work there, one for anyio such as httpx does.
+    on trio: a library for asyncio does not work there, one for anyio such as httpx2 does.
     """
     if function is None:
         return lambda wrapped: FunctionProcessor(wrapped, **settings)

@@ -10,7 +10,8 @@ from conduit_py.graph.node import Graph, Node, deferring_processors
 from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.sdk.destination import AckMode
-from conduit_py.sdk.plugin import Plugin
+from conduit_py.sdk.endpoint import EndpointSource
+from conduit_py.sdk.plugin import Options, Plugin
 from conduit_py.sdk.source import SharedSource
 from conduit_py.sdk.source import SourceConnector as SourceConnector
 from conduit_py.sdk.state import State
@@ -52,6 +53,7 @@ class Wiring:
         self.processors: dict[str, ProcessorNode] = {}
         self.readers: dict[str, Reader] = {}
         self.sources: dict[str, PluginCaller] = {}
+        self.endpoints: dict[str, EndpointSource[Options]] = {}
         self.snapshot_requests: dict[str, SnapshotRequests] = {}
         """By node, the requests to the sources that take any."""
         self.destinations: dict[str, PluginCaller] = {}
@@ -164,6 +166,9 @@ class Wiring:
         reader = self.readers[node.id] = Reader(context, source, calls, ledger, buffer, wake)
         chain, fan_out = self._chain(node)
         source.payload_type = chain[0].decodes_into if chain else None
+        if isinstance(source, EndpointSource):
+            self.endpoints[node.id] = source
+            self.tasks.append(Task(node.id, source.background, background=True))
         dispatcher = Dispatcher(context, ledger, buffer, chain, fan_out)
         self._dispatchers.append(dispatcher)
         self.tasks += [Task(node.id, reader.run), Task(node.id, dispatcher.run)]

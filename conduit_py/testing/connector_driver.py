@@ -148,16 +148,6 @@ class SourceDriver:
             self._calls.close()
 
 
-@asynccontextmanager
-async def opened_source(case: SourceCase, position: bytes | None = None) -> AsyncIterator[SourceDriver]:
-    driver = SourceDriver(case)
-    try:
-        await driver.open(position)
-        yield driver
-    finally:
-        await driver.teardown()
-
-
 class DestinationDriver:
     """One opened destination. `deliver` returns when the records count as handled, by its own ack mode."""
 

@@ -1,6 +1,9 @@
 """IgnoredFields: which fields of records a destination leaves out because their table has no column for them."""
 
 import logging
+from collections.abc import Sequence
+
+from conduit_py.sdk import Batch
 
 _logger = logging.getLogger(__name__)
 
@@ -21,6 +24,17 @@ class IgnoredFields:
         if (table, name) not in self._named and len(self._named) < _NAMED_MAX:
             self._named.add((table, name))
             _logger.warning("the table %r has no column %r: the field is ignored from now on", table, name)
+
+    def count(self, batch: Batch, columns: Sequence[str], table: str) -> None:
+        """Count the values of a batch that have no column."""
+        known = set(columns)
+        if batch.table is not None and known.issuperset(batch.table.column_names):
+            return
+        for row in batch.payloads:
+            if isinstance(row, dict) and not known.issuperset(row):
+                for name, value in row.items():
+                    if name not in known and value is not None:
+                        self.add(table, name)
 
     def report(self) -> None:
         """Log how many values were left out since the last report, if any."""

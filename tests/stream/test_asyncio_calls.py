@@ -75,7 +75,7 @@ def check(state: PipelineState, node: str) -> None:
     assert state.error is not None
     assert (state.error.code, state.error.node) == ("plugin.asyncio", node)
     assert state.error.message.startswith("async functions run on trio, and asyncio was called: ")
-    assert "httpx" in str(state.error.suggestion)
+    assert "httpx2" in str(state.error.suggestion)
 
 
 @pytest.mark.parametrize("function", [sleep, yield_to_others, wait_for_a_future, wrap])

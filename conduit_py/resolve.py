@@ -70,7 +70,8 @@ def plugin_problems(plugin: Plugin[sdk.Options], path: str, spot: tuple[str | No
     """Return the problems of the options of a plugin."""
     # A subclass with an `__init__` of its own that does not call ours has no such attribute.
     if hasattr(plugin, "problems"):
-        return list(plugin.problems) + [Problem(path, *found, *spot) for found in _never_called(type(plugin))]
+        kind: Any = type(plugin)
+        return list(plugin.problems) + [Problem(path, *found, *spot) for found in _never_called(kind)]
     hint = "call super().__init__(**options), or declare options and leave __init__ out"
     return [Problem(path, f"{type(plugin).__qualname__}.__init__ does not pass its options on", hint, *spot)]
 

@@ -19,6 +19,7 @@ from conduit_py.pipeline_settings import (
     Engine,
     PipelineSettings,
     ProcessorSettings,
+    RateLimit,
     SourceSettings,
     Spark,
     TransactionLimits,
@@ -53,13 +54,14 @@ class Source:
         batch_size: int = defaults.BATCH_SIZE,
         window: int = defaults.WINDOW,
         atomic: bool = False,
+        rate: RateLimit | None = None,
         schedule: str | None = None,
         timezone: str | None = None,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
         given = dict(
-            id=id, batch_size=batch_size, window=window, atomic=atomic, schedule=schedule, timezone=timezone
+            id=id, batch_size=batch_size, window=window, atomic=atomic, rate=rate, schedule=schedule, timezone=timezone
         )  # fmt: skip
         checked, problems = check_options(SourceSettings, given, self.place)
         # Defaults stand in for wrong settings: the rest is checked and reported too.
@@ -94,12 +96,18 @@ class Destination:
         settings: Mapping[str, object] | None = None,
         processors: Sequence[ProcessorLike] = (),
         retry: Retry | None = None,
+        batch_size: int | None = None,
+        batch_bytes: int | None = None,
+        rate: RateLimit | None = None,
         when: Condition | None = None,
         after: After = None,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
-        _, problems = check_options(DestinationSettings, dict(id=id, retry=retry, when=when), self.place)
+        given = dict(id=id, retry=retry, batch_size=batch_size, batch_bytes=batch_bytes, rate=rate, when=when)
+        checked, problems = check_options(DestinationSettings, given, self.place)
+        valid = checked is not None
+        self.batch_size, self.batch_bytes, self.rate = (batch_size, batch_bytes, rate) if valid else (None, None, None)
         self.retry = retry or Retry(attempts=1)
         self.when = when
         self.after = _ids(after)

@@ -16,7 +16,7 @@ FACE = {
     "conduit_py": """
         Batch ConduitError DeadLetter DeadLetters DeadLettersFound Defer Destination FatalError Fate KeptDeadLetter
         MessageId NodeCounts Operation Payload Pipeline PipelineInvalid Processor processor Record RecordRefused
-        Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome Source Spark
+        RateLimit Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome Source Spark
         State Status TransactionLimits TransientError
     """,
     "conduit_py.sdk": """

@@ -14,9 +14,8 @@ from cyclopts import App, CycloptsError, Parameter, validators
 
 from conduit_py import __version__, defaults
 from conduit_py.cli import server_commands
-from conduit_py.cli.dlq_commands import dlq
-from conduit_py.cli.journal_commands import journal
 from conduit_py.cli.output import forget_reader, prepare_streams, shown_traceback
+from conduit_py.cli.storage_commands import dlq, journal
 from conduit_py.exhaustion import MEMORY, end_if_without_memory, end_without_memory, exhaustion_of, what_ran_out
 
 _YOUNG_OBJECTS_MAX = 20_000

@@ -66,12 +66,10 @@ class Supervisor:
         self._rng = rng or random.Random()
         self._taps = taps or Taps()
         self._log = log or PipelineLog(self.pipeline.id)
-        self._clock = clock
-        self._run_called_for = trio.Event()
+        self._clock, self._run_called_for = clock, trio.Event()
         self._run: Run | None = None
         self._commits = STRATEGIES[self.pipeline.delivery][1]()
-        self._stop_requested = trio.Event()
-        self._mended = trio.Event()
+        self._stop_requested, self._mended = trio.Event(), trio.Event()
         self._stopped_by: Stopper | None = None
         self._recovery = recovery or self.pipeline.settings.recovery or NO_RECOVERY
         self._failures = Failures(self._recovery)

@@ -4,7 +4,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -31,7 +30,6 @@ from conduit_py.sdk import registry
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import destination_acceptance, run_to_end, source_acceptance
-
 
 KINDS = ["sqlite", "postgres", "mysql", "duckdb", "sqlalchemy-sqlite", "sqlalchemy-postgres", "sqlalchemy-mysql"]
 

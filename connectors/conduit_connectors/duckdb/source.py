@@ -122,7 +122,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
             return self._connection.execute(sql, list(values))
         except duckdb.ProgrammingError as error:
             text = " ".join(str(error).split())
-            raise FatalError(f"DuckDB refuses to read: {text}", suggestion="check `table`, `query` and `key`") from error
+            raise FatalError(
+                f"DuckDB refuses to read: {text}", suggestion="check `table`, `query` and `key`"
+            ) from error
         except duckdb.Error as error:
             raise unusable(self.options.path, error) from error
 

@@ -10,7 +10,7 @@ from conduit_connectors.postgres.copy_in import CopyEncoder, CopyText, copy_in
 from conduit_connectors.postgres.database import PostgresDatabase
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
-from conduit_connectors.sql.row import NameRules, RowEncoder, TableArguments, TableOptions
+from conduit_connectors.sql.row import NameRules, TableArguments, TableOptions
 from conduit_connectors.sql.table_writer import TableWriter
 from conduit_py import sdk
 from conduit_py.sdk import Batch, PieceRefused

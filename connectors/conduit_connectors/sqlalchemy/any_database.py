@@ -107,9 +107,7 @@ class AnyDatabase(SqlDatabase):
             self.run(sql, row)
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return self._call(
-            lambda connection: [tuple(row) for row in connection.execute(_text(sql), _named(parameters))]
-        )
+        return self._call(lambda connection: [tuple(row) for row in connection.execute(_text(sql), _named(parameters))])
 
     def create_missing(self, table: str, definition: str) -> None:
         if self._has_table(table):

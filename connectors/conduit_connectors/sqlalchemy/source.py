@@ -114,7 +114,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def check_position(self, position: bytes) -> None:
         if self.options.key is not None:
-            decode_key(position, [self.options.column, *(each for each in self.options.key if each != self.options.column)])
+            decode_key(
+                position, [self.options.column, *(each for each in self.options.key if each != self.options.column)]
+            )
 
     def teardown(self) -> None:
         if self._connection is not None:
@@ -170,7 +172,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         check_keys(keys, self._order)
         if not rows:
             return None
-        self._last = keys[: n][-1]
+        self._last = keys[:n][-1]
         return self._give(rows[:n], keys)
 
     def _give(self, rows: Sequence[dict[str, Any]], keys: Sequence[KeyValues]) -> Reading:

@@ -148,6 +148,15 @@ class Meter(msgspec.Struct):
     checkpoints: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
     """Duration of a source's commits: to save its position and to ack."""
 
+    def count_batch(self, records: int) -> None:
+        """Count a batch that the node has read, processed or accepted."""
+        self.records += records
+        self.batches += 1
+        sizes = self.batch_sizes
+        # As `observe` does, without another call: this runs for every batch in every node.
+        sizes.counts[bisect_left(sizes.bounds, records)] += 1
+        sizes.total += records
+
     def plus(self, earlier: "Meter | None") -> "Meter":
         """Return a new meter with the counts of both and the gauges of this one."""
         total = copy(self)

@@ -19,6 +19,9 @@ _CONFIRM_SECONDS = 1.0
 _HURRY_SECONDS = 0.1
 _LEAVE_SECONDS = 3.0
 _MESSAGES_MAX = 1_000
+_PAUSE_SECONDS = 0.002
+_GATHER_SECONDS = 0.001
+"""How long a record may wait for others while they come one after the other."""
 
 
 class Source(sdk.SourceConnector[SourceOptions]):
@@ -68,6 +71,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._waiting = trio.CancelScope()
         self._confirmed = start.log_place
         self._hurries = False
+        self._woken_at = 0.0
         self._confirmed_at = trio.current_time()
         self._heartbeat_at = self._confirmed_at + options.heartbeat_seconds
         self._last = start.encode()
@@ -93,7 +97,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 if progress is not None:
                     return Reading([], position=progress)
             with trio.move_on_at(self._heartbeat_at) as self._waiting:
-                await self._streaming.wait()
+                await self._wait()
         reading, self._last = log.ready.take(n)
         self._announces = False
         return reading
@@ -167,6 +171,13 @@ class Source(sdk.SourceConnector[SourceOptions]):
             # Messages that make no record, such as those of other tables, must not keep the event loop.
             await trio.lowlevel.checkpoint()
         return False
+
+    async def _wait(self) -> None:
+        """Wait until more is here; in a stream that does not pause, until there is enough of it to be worth a turn."""
+        await self._streaming.wait()
+        if trio.current_time() < self._woken_at + _PAUSE_SECONDS:
+            await trio.sleep(_GATHER_SECONDS)
+        self._woken_at = trio.current_time()
 
     async def _handle(self, frame: bytes) -> None:
         message = self._streaming.parse(frame)

@@ -5,7 +5,7 @@ from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
 from conduit_py.payloads import Columns, LazyColumn, Payloads
-from conduit_py.positions import MapPositions, PositionMap, Positions
+from conduit_py.positions import EncodedPositions, MapPositions, PositionMap, Positions
 from conduit_py.record import (
     CollectionSchema,
     Data,
@@ -61,6 +61,7 @@ __all__ = [
     "DestinationConnector",
     "DriftCount",
     "DuplicateKeys",
+    "EncodedPositions",
     "EndOfSource",
     "EndpointSource",
     "FatalError",

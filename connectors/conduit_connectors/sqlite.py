@@ -245,6 +245,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def endless(self) -> bool:
+        return self.options.tail
+
     def open(self, position: bytes | None) -> None:
         path = self.options.path
         if not path.exists():

@@ -10,6 +10,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
 
+from conduit_connectors.column_policy import check_new_column
+
 _NO_NAME = re.compile("[.\0\ud800-\udfff]")
 _DIGITS_MAX = 38
 
@@ -40,16 +42,11 @@ def _small_field(field: pa.Field) -> pa.Field:
     return pa.field(field.name, _small(field.type), field.nullable)
 
 
-def check_new_column(name: object, kind: pa.DataType | None, taken: Sequence[str]) -> pa.Field:
+def make_column(name: str, kind: pa.DataType | None, taken: Sequence[str]) -> pa.Field:
     """Return the column for a new field. Raises ValueError if it can have none."""
-    if kind is None or pa.types.is_null(kind):
-        raise ValueError("Arrow has no type for its value")
-    if not isinstance(name, str) or not name or _NO_NAME.search(name):
-        raise ValueError("no column that is added to an Iceberg table can have this name")
-    for other in taken:
-        if other.lower() == name.lower():
-            raise ValueError(f"its name and that of the column {other!r} differ only in case")
-    wanted = _iceberg_type(kind)
+    wanted = _iceberg_type(check_new_column(name, kind, taken))
+    if "." in name:
+        raise ValueError("no column that is added to an Iceberg table can have a dot in its name")
     if wanted is None:
         raise ValueError(f"Iceberg has no type for {kind}")
     return pa.field(name, wanted)

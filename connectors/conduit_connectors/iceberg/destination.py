@@ -1,7 +1,7 @@
 """The Iceberg destination: rows of a table, appended or one per key, in commits that happen once."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Required, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, Required, Unpack
 
 import msgspec
 import pyarrow as pa
@@ -10,12 +10,13 @@ from pydantic import Field, SecretStr, model_validator
 from pyiceberg.exceptions import CommitFailedException
 
 from conduit_connectors.change_marks import says_truncate, unchanged_fields
+from conduit_connectors.column_policy import PolicyArguments, PolicyOptions, explain, new_fields, with_texts
 from conduit_connectors.iceberg.catalog import connect, create_table, open_table, table_errors
-from conduit_connectors.iceberg.columns import arrow_schema, check_new_column, wider_types
+from conduit_connectors.iceberg.columns import arrow_schema, make_column, wider_types
 from conduit_connectors.iceberg.commits import TableCommits, TableIntent, hash_of
 from conduit_connectors.iceberg.data_files import StagedDataFile, folder_of, sync_files, write_files
 from conduit_connectors.ignored_fields import IgnoredFields
-from conduit_connectors.table_rows import count_ignored, fit_batch, new_fields
+from conduit_connectors.table_rows import fit_batch
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, Operation, Record
 from conduit_py.sdk.arrow import fit_to_schema
@@ -23,7 +24,7 @@ from conduit_py.sdk.arrow import fit_to_schema
 _ALTER_ATTEMPTS = 10
 
 
-class DestinationOptions(sdk.Options):
+class DestinationOptions(PolicyOptions):
     """Options of the Iceberg destination."""
 
     table: str = Field(pattern=r"[^.].*\.[^.]+", description='the table with its namespace: "sales.orders"')
@@ -48,15 +49,6 @@ class DestinationOptions(sdk.Options):
     partition_by: list[str] = Field(
         default=[], description='how a table that is created is partitioned: ["region", "day(at)", "bucket(16, id)"]'
     )
-    on_new_field: Literal["refuse", "add", "ignore"] = Field(
-        default="refuse",
-        description='a field that has no column: "refuse" the record, "add" the column, or "ignore" the field',
-    )
-    on_type: Literal["refuse", "widen"] = Field(
-        default="refuse",
-        description='a value that its column does not hold: "refuse" the record, or "widen" the column to a type that'
-        " holds it exactly, where Iceberg allows that",
-    )
     rows_max: int = Field(default=100_000, ge=1, description="how many rows are held in memory before they are a file")
 
     @model_validator(mode="after")
@@ -66,7 +58,7 @@ class DestinationOptions(sdk.Options):
         return self
 
 
-class DestinationArguments(TypedDict, total=False):
+class DestinationArguments(PolicyArguments, total=False):
     """DestinationOptions as a caller writes them, for editors and type checkers."""
 
     table: Required[str]
@@ -75,8 +67,6 @@ class DestinationArguments(TypedDict, total=False):
     key: Sequence[str] | None
     columns: Mapping[str, str] | None
     partition_by: Sequence[str]
-    on_new_field: Literal["refuse", "add", "ignore"]
-    on_type: Literal["refuse", "widen"]
     rows_max: int
 
 
@@ -125,6 +115,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         self._key_names: tuple[str, ...] = tuple(options.key or ())
         self._files: list[StagedDataFile] = []
         self._ignored = IgnoredFields()
+        self.drift_count = self._ignored.drift
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
@@ -137,14 +128,10 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def write(self, batch: Batch) -> dict[int, str]:
         unfit = self._add_columns(batch) if self.options.on_new_field == "add" else {}
-        if self.options.on_new_field == "ignore":
-            assert self._ignored is not None, "opened"
-            count_ignored(batch, set(self._schema.names), self._ignored, self.options.table)
+        if self.options.ignores_new_fields and self._ignored is not None:
+            self._ignored.count(batch, self._schema.names, self.options.table)
         refused = self._write_upserts(batch) if self.options.mode == "upsert" else self._write_rows(batch)
-        for index in refused if unfit else ():
-            row = batch.payloads[index]
-            refused[index] = next((why for name, why in unfit.items() if name in (row or ())), refused[index])
-        return refused
+        return explain(refused, unfit, batch)
 
     def flush(self) -> None:
         # Not below the folder of a pipeline: nobody clears it.
@@ -179,11 +166,11 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         self._schema = arrow_schema(self._commits.table.schema())
 
     def _fit(self, batch: Batch) -> tuple[pa.Table | None, dict[int, str]]:
-        more = self.options.on_new_field == "ignore"
-        rows, refused = fit_batch(batch, self._schema, more=more)
-        widens = refused and self.options.on_type == "widen"
+        more, texts = self.options.ignores_new_fields, self.options.on_type == "text"
+        rows, refused = fit_batch(batch, self._schema, more=more, texts=texts)
+        widens = refused and self.options.on_type != "refuse"
         if widens and self._widen([batch.payloads[index] for index in refused]):
-            rows, refused = fit_batch(batch, self._schema, more=more)
+            rows, refused = fit_batch(batch, self._schema, more=more, texts=texts)
         return rows, refused
 
     def _write_rows(self, batch: Batch) -> dict[int, str]:
@@ -257,7 +244,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def _write_files(self, folder: str) -> list[StagedDataFile]:
         rows = [row for row in self._latest.values() if row is not None]
         if rows:
-            fitted = fit_to_schema(rows, self._schema, more=True)
+            shown = with_texts(rows, self._schema) if self.options.on_type == "text" else rows
+            fitted = fit_to_schema(shown, self._schema, more=True)
+            assert not fitted.refused, "each was fitted when it came"
             self._rows.append(pa.Table.from_batches([fitted.batch]))
         files, self._files = [*self._files, *self._write_table(folder)], []
         return files
@@ -286,7 +275,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             try:
                 if name not in self._schema.names:
                     taken = [*self._schema.names, *(field.name for field in fields)]
-                    fields.append(check_new_column(name, kind, taken))
+                    fields.append(make_column(name, kind, taken))
             except ValueError as error:
                 unfit[name] = f"the field {name!r} gets no column: {error}"
         if fields:

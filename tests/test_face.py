@@ -21,8 +21,9 @@ FACE = {
     """,
     "conduit_py.sdk": """
         AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json Defer
-        DestinationConnector DriftCount DuplicateKeys encode_json EndOfSource FatalError Fate FateHandler Fenced Fetched FieldType
-        is_too_deep JSON_DEPTH_MAX Lag LazyColumn MapPositions may_repeat_keys MessageId metadata NothingYet Operation
+        DestinationConnector DriftCount DuplicateKeys encode_json EndOfSource FatalError Fate FateHandler Fenced
+        Fetched FieldType is_too_deep JSON_DEPTH_MAX Lag
+        LazyColumn MapPositions may_repeat_keys MessageId metadata NothingYet Operation
         Options Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor processor QueueCounts
         Reading Record RecordRefused Records Result Rows SchemaField SnapshotRefused SnapshotRequest SourceCheckpoint
         SourceConnector SplittableSource StagedDestination State Structured TransactionalDestination TransientError

@@ -256,6 +256,7 @@ def place_of_call() -> Place | None:
 
 _CONSTRUCTION = {"__init__", "__call__"}
 _DECLARING = {
+    "conduit_py.dead_letter_policy",
     "conduit_py.resolve",
     "conduit_py.pipeline",
     "conduit_py.sdk.plugin",

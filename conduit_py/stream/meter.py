@@ -148,6 +148,15 @@ class Meter(msgspec.Struct):
     checkpoints: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
     """Duration of a source's commits: to save its position and to ack."""
 
+    def count_batch(self, records: int) -> None:
+        """Count a batch that the node has read, processed or accepted."""
+        self.records += records
+        self.batches += 1
+        sizes = self.batch_sizes
+        # As `observe` does, without another call: this runs for every batch in every node.
+        sizes.counts[bisect_left(sizes.bounds, records)] += 1
+        sizes.total += records
+
     def plus(self, earlier: "Meter | None") -> "Meter":
         """Return a new meter with the counts of both and the gauges of this one."""
         total = copy(self)
@@ -280,3 +289,17 @@ class LagWatch:
         level = logging.DEBUG if self._warned else logging.WARNING
         log.log(level, "%s: lag is not available: %s", self._node, why, exc_info=self._warned and error)
         self._warned = True
+
+
+def blocked_on(meters: list[Meter]) -> str | None:
+    """What limits the pipeline: the node furthest downstream that waits while a source may not read."""
+    if not any(
+        meter.kind == "source" and {WaitReason.WINDOW, WaitReason.CHANNEL} & {wait.reason for wait in meter.waits}
+        for meter in meters
+    ):
+        return None
+    for meter in reversed(meters):
+        for wait in reversed(meter.waits):
+            if wait.reason not in (WaitReason.CHANNEL, WaitReason.WINDOW, WaitReason.SOURCE):
+                return f"{meter.node}: {wait}"
+    return WaitReason.WINDOW.value

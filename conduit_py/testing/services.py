@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import httpx
+import httpx2
 import pytest
 
 from conduit_py.testing.server_process import (
@@ -240,8 +240,8 @@ class RegistryServer(LoopbackService):
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/subjects", timeout=5).status_code == 200
-        except httpx.HTTPError:
+            return httpx2.get(f"{self.url}/subjects", timeout=5).status_code == 200
+        except httpx2.HTTPError:
             return False
 
 

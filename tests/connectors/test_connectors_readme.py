@@ -11,6 +11,7 @@ from conduit_connectors import (
     delta,
     file,
     generator,
+    http,
     journal,
     kafka,
     log,
@@ -25,6 +26,7 @@ from conduit_connectors import (
     sqlite_queue,
     sqs,
     stdio,
+    webhook,
 )
 
 README = (Path(__file__).parents[2] / "connectors" / "README.md").read_text()
@@ -53,6 +55,9 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
         file.Source,
         file.Destination,
         generator.Source,
+        http.Source,
+        http.Destination,
+        webhook.Source,
         journal.Source,
         journal.Destination,
         kafka.Source,

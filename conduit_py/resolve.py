@@ -1,5 +1,7 @@
 """Resolves the plugins named in a pipeline definition and collects every problem with them."""
 
+import difflib
+import functools
 from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any, Literal
@@ -70,9 +72,46 @@ def plugin_problems(plugin: Plugin[sdk.Options], path: str, spot: tuple[str | No
     """Return the problems of the options of a plugin."""
     # A subclass with an `__init__` of its own that does not call ours has no such attribute.
     if hasattr(plugin, "problems"):
-        return list(plugin.problems)
+        kind: Any = type(plugin)
+        return list(plugin.problems) + [Problem(path, *found, *spot) for found in _never_called(kind)]
     hint = "call super().__init__(**options), or declare options and leave __init__ out"
     return [Problem(path, f"{type(plugin).__qualname__}.__init__ does not pass its options on", hint, *spot)]
+
+
+_MEANT = {
+    **dict.fromkeys(("aclose", "cleanup", "disconnect", "dispose", "shutdown", "tear_down"), "teardown"),
+    **dict.fromkeys(("initialise", "initialize", "set_up", "setup"), "open"),
+    **dict.fromkeys(("acknowledge", "on_ack"), "ack"),
+    "flush_all": "flush",
+}
+"""What other frameworks call our methods."""
+
+
+@functools.cache
+def _never_called(kind: type[Any]) -> list[tuple[str, str]]:
+    """Return what to say about each method that looks like one of ours, which the class does not have itself.
+
+    It would never be called, and nothing would show that: a connection that is not closed, a position not acked.
+    """
+    ours = next(base for base in _FACES if issubclass(kind, base))
+    known = [name for name in dir(ours) if not name.startswith("_") and callable(getattr(ours, name))]
+    own = [base for base in kind.__mro__ if base not in ours.__mro__ and not base.__module__.startswith("conduit_py.")]
+    written = {name: value for base in own for name, value in vars(base).items() if not name.startswith("_")}
+    meant = _MEANT | ({"teardown": "close"} if ours is sdk.Processor else {"close": "teardown"})
+    found = []
+    for name, value in written.items():
+        if hasattr(ours, name) or not callable(value) or isinstance(value, type):
+            continue
+        near = meant.get(name) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.85)), None)
+        near = "close" if near == "teardown" and ours is sdk.Processor else near
+        # A class that has the method as well calls this one from there.
+        if near in known and near not in written:
+            what = f"{kind.__qualname__}.{name} is never called: the SDK has no such method"
+            found.append((what, f"did you mean {near!r}? If it is your own, begin its name with _"))
+    return found
+
+
+_FACES: tuple[type[Any], ...] = (sdk.SourceConnector, sdk.DestinationConnector, sdk.Processor, Plugin)
 
 
 def resolve_processor(

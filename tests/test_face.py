@@ -16,13 +16,13 @@ FACE = {
     "conduit_py": """
         Batch ConduitError DeadLetter DeadLetters DeadLettersFound Defer Destination FatalError Fate KeptDeadLetter
         MessageId NodeCounts Operation Payload Pipeline PipelineInvalid Processor processor Record RecordRefused
-        Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome Source Spark
+        RateLimit Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome Source Spark
         State Status TransactionLimits TransientError
     """,
     "conduit_py.sdk": """
         AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json Defer
-        DestinationConnector DuplicateKeys encode_json EndOfSource EndpointSource FatalError Fate FateHandler Fenced
-        Fetched FieldType HttpAnswer HttpRequest
+        DestinationConnector DriftCount DuplicateKeys encode_json EncodedPositions EndOfSource EndpointSource
+        FatalError Fate FateHandler Fenced Fetched FieldType HttpAnswer HttpRequest
         is_too_deep JSON_DEPTH_MAX Lag LazyColumn MapPositions may_repeat_keys MessageId metadata NothingYet Operation
         Options Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor processor QueueCounts
         Reading Record RecordRefused Records Result Rows SchemaField SnapshotRefused SnapshotRequest SourceCheckpoint

@@ -62,11 +62,13 @@ def what_to_install(error: ImportError) -> str | None:
 
 EXTRAS = {
     "boto3": "sqs",
+    "confluent_kafka": "kafka",
     "deltalake": "delta",
     "nats": "nats",
     "pandas": "spark-connect",
     "psycopg": "postgres",
     "pyarrow": "arrow",
+    "pymysql": "mysql",
     "pyspark": "spark",
     "redis": "redis",
     "sqlalchemy": "sqlalchemy",

@@ -4,17 +4,21 @@ from typing import Any
 
 import pyarrow as pa
 
+from conduit_connectors.column_policy import with_texts
 from conduit_py.sdk import Batch, Structured
 from conduit_py.sdk.arrow import fit_to_schema, select_columns
 
 NO_FIELDS = "payload.after is not structured, so it has no fields to write"
 
 
-def fit_batch(batch: Batch, schema: pa.Schema, *, more: bool) -> tuple[pa.Table | None, dict[int, str]]:
+def fit_batch(
+    batch: Batch, schema: pa.Schema, *, more: bool, texts: bool = False
+) -> tuple[pa.Table | None, dict[int, str]]:
     """Return the rows that fit, None if there are none, and why the others do not.
 
-    Fields that the schema lacks are left out with `more`. Without it they make a row unfit, unless they are null. The
-    table of a batch that holds one is taken as it is, if all of its rows fit.
+    Fields that the schema lacks are left out with `more`. Without it they make a row unfit, unless they are null. With
+    `texts` a column of text takes every value that has a text. The table of a batch that holds one is taken as it is,
+    if all of its rows fit.
     """
     if batch.table is not None and (table := _fit_table(batch.table, schema, more)) is not None:
         return table, {}
@@ -25,7 +29,7 @@ def fit_batch(batch: Batch, schema: pa.Schema, *, more: bool) -> tuple[pa.Table 
     lean = list(rows.values()) if more else [_without_nulls(row, names) for row in rows.values()]
     if not lean:
         return None, refused
-    made = fit_to_schema(lean, schema, more=more)
+    made = fit_to_schema(with_texts(lean, schema) if texts else lean, schema, more=more)
     indices = list(rows)
     refused |= {indices[row]: reason for row, reason in made.refused.items()}
     return (pa.Table.from_batches([made.batch]) if made.kept else None), refused

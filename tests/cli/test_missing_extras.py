@@ -15,6 +15,8 @@ CONNECTORS = [
     ("nats", "nats", "nats.Source(url='nats://here', stream='s', subject='t')"),
     ("pyarrow", "objects", "sqlite_queue.Source(path='q.db', messages='uri', allowed_prefixes=['/data'])"),
     ("psycopg", "postgres", "postgres.Destination(url='postgresql://here/db', table='t')"),
+    ("confluent_kafka", "kafka", "kafka.Source(servers='here:9092', topics=['t'])"),
+    ("pymysql", "mysql", "mysql.Destination(url='mysql://here/db', table='t')"),
     ("deltalake", "delta", "delta.Destination(path='table')"),
     ("pyarrow", "delta", "delta.Destination(path='table')"),
     ("pyarrow", "parquet", "parquet.Destination(path='folder')"),

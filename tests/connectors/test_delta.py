@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -18,6 +17,7 @@ from builders import batch_of
 from conduit_connectors.delta import Destination
 from deltalake import DeltaTable, write_deltalake
 from s3_server import ACCESS_KEY, SECRET_KEY
+from warm_python import run_warm
 
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.record import Record
@@ -248,7 +248,7 @@ def test_every_record_is_there_once_when_the_process_is_killed(tmp_path: Path, k
 
     def run(kill: str) -> int:
         environment = os.environ | {"FOLDER": str(tmp_path), "KILL": kill}
-        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        ran = run_warm(command, cwd=tmp_path, env=environment, preloaded=["conduit_connectors.delta"])
         assert ran.returncode in (0, -signal.SIGKILL), ran.stderr
         return ran.returncode
 

@@ -18,6 +18,7 @@ import pytest
 from conduit_connectors import kafka
 from confluent_kafka import Message
 from kafka_topics import KafkaTopics
+from warm_python import WarmPython
 
 from conduit_py.errors import Fenced
 from conduit_py.record import Payload, Record
@@ -38,7 +39,7 @@ class Children:
 
     def start(self, state: Path, kill_at: str = "") -> subprocess.Popen[bytes]:
         environment = dict(os.environ) | ({"CONDUIT_KILL_AT": kill_at} if kill_at else {})
-        self._started.append(subprocess.Popen([sys.executable, str(CHILD), str(state), self._options], env=environment))
+        self._started.append(WarmPython([sys.executable, CHILD, state, self._options], env=environment))
         return self._started[-1]
 
     def __enter__(self) -> Self:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import trio
 
-from conduit_py.backoff import Retry
+from conduit_py.backoff import Retry, delay_after
 from conduit_py.batch import Batch
 from conduit_py.errors import CannotDefer, RecordRefused
 from conduit_py.payload_type import PayloadType
@@ -123,7 +123,8 @@ def with_retries(
                 break
             meter.retries += 1
             with meter.waiting(WaitReason.BACK_OFF):
-                await trio.sleep(retry.delay(number, rng))
+                delay = retry.delay(number, rng)
+                await trio.sleep(max(delay_after(results[index], delay) for index in failed))
             part = batch.select(failed).with_values([pristine[index].copy() for index in failed])
             again = await finish(attempt(part))
             for index, result in zip(failed, again, strict=True):

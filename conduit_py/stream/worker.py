@@ -12,6 +12,7 @@ import trio
 from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RunError, TransientError
 from conduit_py.pipeline import Processor
+from conduit_py.record import DriftCount
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import Defer, State
@@ -70,7 +71,7 @@ class WorkerPool:
         for worker in self._workers:
             # Before `open`: a processor whose `open` failed may hold resources that `close` releases.
             self.opened.append(worker)
-            await worker.open()
+            self._meter.drift_counts += filter(None, [await worker.open()])
 
     def _run(self, worker: "ProcessorWorker", batch: Batch) -> Results | Awaitable[Results]:
         # Not the clock of trio, which costs more to read: nothing waits here.
@@ -156,10 +157,11 @@ class ProcessorWorker:
             return self._run_in_thread
         return self._run_batch_here if self._by_batch else self._run_each_here
 
-    async def open(self) -> None:
+    async def open(self) -> DriftCount | None:
         with PluginErrors(self._node, "open"):
             if not self._caller.inherits("open"):
                 await self._call_at_edge("open")
+        return self._processor.drift_count
 
     async def close(self, errors: list[RunError]) -> None:
         """Close the processor. An error is added to `errors`: the other workers must be closed all the same."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from conduit_py.backoff import delay_after
 from conduit_py.batch import Batch, Span
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
@@ -73,6 +74,8 @@ class Writer:
     async def run(self) -> None:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
         # and that error would be kept instead of ours.
+        drift = self._calls.plugin.drift_count
+        self._meter.drift_counts += [drift] if drift is not None else []
         with self._inbox:
             if self._flush_seconds > FLUSH_SECONDS:
                 # A source whose window is full of records that wait for a flush would wait for it too.
@@ -208,7 +211,7 @@ class Writer:
                     raise
                 meter.retries += 1
                 with meter.waiting(WaitReason.BACK_OFF, error.message):
-                    await trio.sleep(self._retry.delay(attempt, self._context.rng))
+                    await trio.sleep(delay_after(error, self._retry.delay(attempt, self._context.rng)))
                 attempt += 1
                 if self._ack_reader is not None:
                     # Messages acked during the failed write must not be written again.

@@ -77,6 +77,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def endless(self) -> bool:
+        return self.options.tail
+
     def data_file(self) -> Path:
         return self.options.path
 

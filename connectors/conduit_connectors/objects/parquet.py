@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from conduit_connectors.objects import parquet_program as program
+from conduit_connectors.objects.store import ObjectBytes
 from conduit_py.sdk.arrow import rows_of
 from conduit_py.sdk.queue import ObjectRecord
 
@@ -65,14 +66,19 @@ class ParquetReader:
             for number, row in enumerate(rows, part.end - len(rows) + 1):
                 yield ObjectRecord(row, number, size=part.size // len(rows))
 
-    def read_parts(self, offset: int, *, file: BinaryIO | None = None, **place: Any) -> Iterator[ParquetPart]:
-        """Read the rows after the first `offset`, in stored order: of a file, or of `path` in `s3`."""
+    def read_parts(
+        self, offset: int, *, file: BinaryIO | None = None, content: ObjectBytes | None = None, **place: Any
+    ) -> Iterator[ParquetPart]:
+        """Read the rows after the first `offset`, in stored order: of a file, of `content`, or of `path` in `s3`.
+
+        The `size` of `content` is needed too. This process reads its bytes, and the one that decodes asks for them.
+        """
         number = offset
         with file or nullcontext():
             for rows in self._batch_rows:
                 request = self._limits._asdict() | {"offset": number, "rows": rows} | place
                 try:
-                    for part in self._parts_after(number, request, file):
+                    for part in self._parts_after(number, request, file, content):
                         number = part.end
                         yield part
                     return
@@ -94,7 +100,9 @@ class ParquetReader:
             process.end()
         self._idle = []
 
-    def _parts_after(self, number: int, request: dict[str, Any], file: BinaryIO | None) -> Iterator[ParquetPart]:
+    def _parts_after(
+        self, number: int, request: dict[str, Any], file: BinaryIO | None, content_bytes: ObjectBytes | None
+    ) -> Iterator[ParquetPart]:
         """Read rows until the end, or raise _DoesNotFit."""
         process = self._idle.pop() if self._idle else _Process()
         reusable, claimed = False, 0
@@ -102,7 +110,11 @@ class ParquetReader:
             process.send(json.dumps(request).encode(), file)
             while True:
                 kind, size, content = process.receive(2 * self._limits.memory_max)
-                if kind == program.BEGIN:
+                if kind == program.ASK:
+                    assert content_bytes is not None
+                    wanted = min(program.LENGTH.unpack(content)[0], program.ASK_BYTES)
+                    process.give(content_bytes.read_at(size, wanted))
+                elif kind == program.BEGIN:
                     claimed = size
                 elif kind == program.ROWS:
                     table = _decode(content)
@@ -153,6 +165,11 @@ class _Process:
     def send(self, request: bytes, file: BinaryIO | None) -> None:
         socket.send_fds(self._link, [program.LENGTH.pack(len(request))], [file.fileno()] if file is not None else [])
         self._link.sendall(request)
+
+    def give(self, content: bytes) -> None:
+        """Answer a question for bytes."""
+        self._link.sendall(program.LENGTH.pack(len(content)))
+        self._link.sendall(content)
 
     def receive(self, length_max: int) -> tuple[bytes, int, bytearray]:
         """Return an answer. Raises _DoesNotFit if the process was ended for a lack of memory."""

@@ -5,6 +5,7 @@ its rows as Python objects and a length, then the content. The program ends when
 the other process does too.
 """
 
+import io
 import json
 import os
 import resource
@@ -20,8 +21,10 @@ from pyarrow import fs, parquet
 
 LENGTH = struct.Struct(">Q")
 ANSWER = struct.Struct(">cQQ")
-BEGIN, ROWS, LONG_ROW, END, FAILED, NO_MEMORY = b"B", b"R", b"L", b"E", b"F", b"M"
-"""The number of all rows; rows as an Arrow stream; a row that is too long; no more rows; an error; out of memory."""
+BEGIN, ROWS, LONG_ROW, END, FAILED, NO_MEMORY, ASK = b"B", b"R", b"L", b"E", b"F", b"M", b"A"
+"""The number of all rows; rows as an Arrow stream; a row that is too long; no more rows; an error; out of memory;
+a question for bytes of the object at an offset, answered by them with their length in front."""
+ASK_BYTES = 8 * 2**20
 
 BATCH_BYTES = 8 * 2**20
 PIECE_BYTES = 2 * 2**20
@@ -40,7 +43,7 @@ def serve(link: socket.socket) -> None:
         request = json.loads(_receive(link, LENGTH.unpack(head)[0]))
         with ExitStack() as stack:
             try:
-                stream = stack.enter_context(_open(request, files))
+                stream = stack.enter_context(_open(request, files, link))
                 if not limited:
                     # After the file system is there: its threads and their stacks are not what an object takes.
                     _limit_memory(request["memory_max"])
@@ -65,10 +68,47 @@ def _receive(link: socket.socket, size: int) -> bytes:
     return bytes(content)
 
 
-def _open(request: dict[str, Any], files: list[int]) -> Any:
+def _open(request: dict[str, Any], files: list[int], link: socket.socket) -> Any:
     if files:
         return pa.PythonFile(os.fdopen(files[0], "rb"), mode="r")
+    if "size" in request:
+        return pa.PythonFile(_Remote(link, request["size"]), mode="r")
     return fs.S3FileSystem(**request["s3"]).open_input_file(request["path"])
+
+
+class _Remote(io.RawIOBase):
+    """An object whose bytes the other process reads: it alone has the connection and the credentials."""
+
+    def __init__(self, link: socket.socket, size: int) -> None:
+        self._link = link
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._size, self._at + size)
+        found = bytearray()
+        while self._at < end:
+            length = min(end - self._at, ASK_BYTES)
+            self._link.sendall(ANSWER.pack(ASK, self._at, LENGTH.size) + LENGTH.pack(length))
+            got = LENGTH.unpack(_receive(self._link, LENGTH.size))[0]
+            if not got:
+                raise OSError("the object became shorter while it was read")
+            found += _receive(self._link, got)
+            self._at += got
+        return bytes(found)
 
 
 def _limit_memory(size: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from conduit_connectors.column_policy import check_new_column, new_fields
 from conduit_connectors.file.disk import sync_path
 from conduit_py.sdk import Batch, FatalError
 from conduit_py.sdk.arrow import NoCommonSchema, infer_schema
@@ -58,6 +59,20 @@ def columns_of(batch: Batch) -> pa.Schema | None:
             except NoCommonSchema:
                 continue
     return None
+
+
+def add_columns(batch: Batch, schema: pa.Schema) -> tuple[pa.Schema, dict[str, str]]:
+    """Return the schema with columns for the fields that have none, and why some fields get none."""
+    unfit: dict[str, str] = {}
+    for name, kind in new_fields(batch, set(schema.names)).items():
+        try:
+            found = _dense(check_new_column(name, kind, schema.names))
+            if _is_unknown(found):
+                raise ValueError(f"its value has no type yet, {found}")
+            schema = check_schema(schema.append(pa.field(name, found)))
+        except (ValueError, FatalError) as error:
+            unfit[name] = f"the field {name!r} gets no column: {error}"
+    return schema, unfit
 
 
 def _known(schema: pa.Schema) -> pa.Schema | None:

@@ -6,15 +6,18 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Required, TypedDict, Unpack
+from typing import ClassVar, Literal, NamedTuple, Required, Unpack
 
 import msgspec
 import pyarrow as pa
 from pydantic import Field
 
+from conduit_connectors.column_policy import DEPRECATED, OLD_SPELLING, PolicyArguments, PolicyOptions, explain, widen
 from conduit_connectors.file.disk import advice, make_folders, sync_path
-from conduit_connectors.parquet.columns import columns_of, load_schema, parse_columns, store_schema
+from conduit_connectors.ignored_fields import IgnoredFields
+from conduit_connectors.parquet.columns import add_columns, columns_of, load_schema, parse_columns, store_schema
 from conduit_connectors.parquet.growing_file import GrowingFile, remove_remnants
 from conduit_connectors.table_rows import NO_FIELDS, fit_batch
 from conduit_py import sdk
@@ -23,7 +26,7 @@ from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
 Compression = Literal["snappy", "zstd", "gzip", "lz4", "none"]
 
 
-class DestinationOptions(sdk.Options):
+class DestinationOptions(PolicyOptions):
     """Options of the Parquet destination."""
 
     path: Path = Field(description="the folder that gets the files; it is created when missing")
@@ -33,8 +36,8 @@ class DestinationOptions(sdk.Options):
         description='the columns and their types, {"id": "int64", "at": "timestamp[us]"}; '
         "None: those of the files before, else of the first records",
     )
-    drift: Literal["refuse", "ignore"] = Field(
-        default="refuse", description='a record with other fields: "refuse" it, or "ignore" those fields'
+    drift: Literal["refuse", "ignore"] | None = Field(
+        default=None, description=OLD_SPELLING, json_schema_extra=DEPRECATED
     )
     rows_max: int = Field(default=1_000_000, ge=1, description="after how many rows a file is complete")
     size_max: int = Field(default=256 * 1024 * 1024, ge=1, description="after about how many bytes a file is complete")
@@ -43,13 +46,17 @@ class DestinationOptions(sdk.Options):
     )
     compression: Compression = Field(default="snappy", description="how pages are compressed")
 
+    @property
+    def old_spelling(self) -> str | None:
+        return self.drift
 
-class DestinationArguments(TypedDict, total=False):
+
+class DestinationArguments(PolicyArguments, total=False):
     """DestinationOptions as a caller writes them, for editors and type checkers."""
 
     path: Required[str | Path]
     columns: Mapping[str, str] | None
-    drift: Literal["refuse", "ignore"]
+    drift: Literal["refuse", "ignore"] | None
     rows_max: int
     size_max: int
     seconds_max: float
@@ -89,7 +96,11 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     All files have the same columns: those that `columns` declares, else those of earlier files, which `_conduit/schema`
     keeps, else those of the first records that arrive. What Arrow would have to change to store it is refused, and a
-    record with a field that has no column too, unless the field is null or `drift` is "ignore".
+    record with a field that has no column too, unless the field is null.
+
+    Records may change the columns of later files: with `on_new_field="add"` these have more columns, with
+    `on_type="widen"` larger integers, double floats and decimals with more digits. Earlier files stay as they are, so
+    readers must take the columns of all files together (Arrow: `pyarrow.unify_schemas`, Spark: `mergeSchema`).
     """
 
     acks: ClassVar[AckMode] = AckMode.FLUSH
@@ -99,6 +110,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     _owned: Path | None = None
     """In an exactly-once pipeline: where its files wait for their commit."""
     _failed: bool = False
+    _ignored: IgnoredFields | None = None
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
@@ -124,9 +136,19 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             make_folders(self._open_files)
             remove_remnants(self._open_files)
             known = load_schema(self._hidden / "schema")
-            if declared is not None and (known is None or not declared.equals(known)):
-                store_schema(self._hidden / "schema", declared)
-        self._schema = known if declared is None else declared
+            self._schema = self._agree(known, declared)
+            if self._schema is not None and (known is None or not self._schema.equals(known)):
+                store_schema(self._hidden / "schema", self._schema)
+        self._ignored = IgnoredFields()
+        self.drift_count = self._ignored.drift
+
+    def _agree(self, known: pa.Schema | None, declared: pa.Schema | None) -> pa.Schema | None:
+        """Return the columns of the next file: those that are declared, and those that records have made before."""
+        if declared is None or known is None:
+            return declared or known
+        if not self.options.changes_columns:
+            return declared
+        return pa.schema([*known, *(field for field in declared if field.name not in known.names)])
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         # A hash: the id of a pipeline may have characters that file systems refuse.
@@ -157,11 +179,38 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                 }
             with self._disk_errors():
                 store_schema(self._hidden / "schema", self._schema)
-        table, refused = fit_batch(batch, self._schema, more=self.options.drift == "ignore")
+        table, refused = self._fit(batch, self._schema)
         if table is not None:
             with self._disk_errors():
                 self._append(table, self._schema)
         return refused
+
+    def _fit(self, batch: Batch, schema: pa.Schema) -> tuple[pa.Table | None, dict[int, str]]:
+        """Return the rows that fit, and why the others do not, after the columns were changed as the options say."""
+        options = self.options
+        unfit: dict[str, str] = {}
+        if options.on_new_field == "add":
+            schema, unfit = add_columns(batch, schema)
+        elif options.ignores_new_fields and self._ignored is not None:
+            self._ignored.count(batch, schema.names, str(options.path))
+        fitting = partial(fit_batch, batch, more=options.ignores_new_fields, texts=options.on_type == "text")
+        table, refused = fitting(schema)
+        if refused and options.on_type != "refuse":
+            rows = [row for index in refused if isinstance(row := batch.payloads[index], dict)]
+            wider = widen(schema, rows)
+            if not wider.equals(schema):
+                schema, (table, refused) = wider, fitting(wider)
+        self._use_schema(schema)
+        return table, explain(refused, unfit, batch)
+
+    def _use_schema(self, schema: pa.Schema) -> None:
+        """Note the columns, if they have changed, and begin another file: each has the same columns to its end."""
+        if schema.equals(self._schema):
+            return
+        with self._disk_errors():
+            store_schema(self._hidden / "schema", schema)
+            self._finish_file()
+        self._schema = schema
 
     def flush(self) -> None:
         self._check_usable()
@@ -189,6 +238,8 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             self._show([_Complete(folder / each.waits_as, each.name) for each in staged.files], again=True)
 
     def teardown(self) -> None:
+        if self._ignored is not None:
+            self._ignored.report()
         if self._file is not None:
             self._file.discard()
             self._file = None

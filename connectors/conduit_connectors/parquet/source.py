@@ -7,16 +7,15 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Required, TypedDict, Unpack
+from typing import BinaryIO, NamedTuple, Required, TypedDict, Unpack
 
-import pyarrow as pa
 from pydantic import Field
 
 from conduit_connectors.numbering import foreign_position
 from conduit_connectors.objects.parquet import ParquetLimits, ParquetPart, ParquetReader
+from conduit_connectors.table_rows import read_rows
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, Payloads, Positions, Reading, Record, Records, TransientError
-from conduit_py.sdk.arrow import ARROW_ERRORS, check_values, python_rows
+from conduit_py.sdk import EndOfSource, FatalError, Positions, Reading, Record, Records, TransientError
 
 _POSITION = re.compile(rb"parquet:1:([0-9a-f]{16}):(\d{1,18}):(\d{1,18}):(.+)", re.DOTALL)
 _TAIL_SIZE = 64 * 1024
@@ -168,15 +167,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         positions, table = self._positions(part, min(n, part.table.num_rows)), part.table.slice(0, n)
         rest = part.table.slice(n)
         self._part = part._replace(table=rest) if rest.num_rows else None
-        try:
-            plain = _plain(table)
-            check_values(plain)
-            return Payloads.of_table(plain, positions)
-        except ValueError as error:
-            # Of `of_table`, about two columns of one name; Arrow's errors are ValueErrors too.
-            if not isinstance(error, pa.ArrowException):
-                raise FatalError(f"{self._path}: {error}", suggestion="name others in `columns`") from error
-            return _row_by_row(table, positions)
+        return read_rows(table, positions, self._path)
 
     def _positions(self, part: ParquetPart, count: int) -> Positions:
         first = part.end - (1 if part.table is None else part.table.num_rows) + 1
@@ -203,26 +194,3 @@ def _mark(file: BinaryIO) -> str:
         raise FatalError(f"{file.name} is not a regular file", suggestion="name files that can be read from any place")
     end = os.pread(file.fileno(), _TAIL_SIZE, max(0, status.st_size - _TAIL_SIZE))
     return hashlib.blake2b(b"%d:%s" % (status.st_size, end), digest_size=8).hexdigest()
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Return the table without notes of other programs, and with the values of dictionaries in place of their keys."""
-    table = table.replace_schema_metadata(None)
-    for number, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(number, field.name, table.column(number).cast(field.type.value_type))
-    return table
-
-
-def _row_by_row(table: pa.Table, positions: Positions) -> Reading:
-    """Return the rows as records, and why some of them cannot be one."""
-    records: list[Record] = []
-    refused: dict[int, str] = {}
-    for index, position in enumerate(positions):
-        row: Any = None
-        try:
-            [row] = python_rows(_plain(table.slice(index, 1)))
-        except (*ARROW_ERRORS, LookupError) as error:
-            refused[index] = f"a record cannot hold the values of the row: {error}"
-        records.append(Record.of(row, position=position))
-    return Reading(records, refused)

@@ -104,7 +104,8 @@ def all_files() -> dict[str, str]:
 def guarantee(plugin: type[Any]) -> str:
     """What the class promises by its declarations."""
     if hasattr(plugin, "guarantee"):
-        return WRITES[plugin.guarantee]
+        # A property, where it depends on the options.
+        return WRITES.get(plugin.guarantee, "It depends on the options: see above, and what `check` prints.")
     if not plugin.resumable:
         return "It cannot resume: what a killed process had read and not delivered is lost."
     if issubclass(plugin, QueueSource):

@@ -90,6 +90,15 @@ async def test_file(folder: Path) -> None:
     assert [json.loads(line) for line in lines_of(folder / "copy.jsonl")] == ORDERS
 
 
+async def test_objects(folder: Path) -> None:
+    (folder / "export").mkdir()
+    (folder / "export" / "orders.jsonl").write_text("".join(json.dumps(order) + "\n" for order in ORDERS))
+    [pipeline] = load_example("objects", folder, {})
+    await run_to_end(pipeline, folder)
+
+    assert [json.loads(line) for line in lines_of(folder / "orders.jsonl")] == ORDERS
+
+
 async def test_parquet(folder: Path) -> None:
     (folder / "export").mkdir()
     pq.write_table(pa.Table.from_pylist(ORDERS), folder / "export" / "orders.parquet")

@@ -52,6 +52,13 @@ class Source(QueueSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def probe(self) -> str:
+        # To open a queue asks for its attributes, and changes nothing.
+        queue = SqsQueue(self.options)
+        queue.open()
+        queue.close()
+        return "the queue answers"
+
     def queue(self) -> LeasedQueue:
         return SqsQueue(self.options)
 

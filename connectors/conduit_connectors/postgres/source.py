@@ -34,7 +34,7 @@ from conduit_connectors.postgres.publication import Publication, drop_slot, prep
 from conduit_connectors.postgres.ready_records import ReadyRecords
 from conduit_connectors.postgres.replication import Keepalive, ReplicationStream, format_lsn
 from conduit_connectors.postgres.schemas import TypeCatalog
-from conduit_connectors.postgres.session import DatabaseSession, StatementFailed
+from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, probe_server
 from conduit_connectors.postgres.snapshot import Snapshot
 from conduit_connectors.postgres.snapshot_request import check_request
 from conduit_connectors.postgres.source_options import SourceArguments, SourceOptions
@@ -82,6 +82,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     @property
     def gives(self) -> Any:
         return dict[str, Any] | None
+
+    async def probe(self) -> str:
+        return await probe_server(self.options.url.get_secret_value())
 
     async def open(self, position: bytes | None) -> None:
         at = None if position is None else SourcePosition.decode(position)

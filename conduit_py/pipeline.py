@@ -133,7 +133,7 @@ class WriteAdapter(Protocol):
 
 
 class Processor:
-    """A processor in a pipeline. Records for which `when` is false pass unchanged."""
+    """A processor in a pipeline. Records for which `when` is false pass unchanged; with `asyncio` it runs there."""
 
     @collect_keyword_problems
     def __init__(
@@ -145,15 +145,15 @@ class Processor:
         workers: int | None = None,
         when: Condition | None = None,
         retry: Retry | None = None,
+        asyncio: bool = False,
         after: After = None,
         named: bool = True,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
         self.named = named
-        plugin, more = resolve_processor(processor, settings, self.place)
-        self.processor = plugin
-        own = plugin if isinstance(plugin, FunctionProcessor) else None
+        self.processor, more = resolve_processor(processor, settings, self.place, asyncio=asyncio)
+        own = self.processor if isinstance(self.processor, FunctionProcessor) else None
         self.workers = workers if workers is not None else own.workers if own else 1
         self.when = when or (own.when if own else None)
         self.retry = retry or (own.retry if own else None) or Retry(attempts=1)

@@ -3,10 +3,12 @@
 import difflib
 import functools
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any, Literal
 
 from conduit_py import sdk
 from conduit_py.errors import Problem
+from conduit_py.owned_thread import ASYNC_METHODS, is_coroutine_function
 from conduit_py.sdk import registry
 from conduit_py.sdk.plugin import Place, Plugin, at
 from conduit_py.sdk.processor import FunctionProcessor, table_problems
@@ -113,7 +115,7 @@ _FACES: tuple[type[Any], ...] = (sdk.SourceConnector, sdk.DestinationConnector, 
 
 
 def resolve_processor(
-    item: object, settings: Mapping[str, object] | None, place: Place | None
+    item: object, settings: Mapping[str, object] | None, place: Place | None, *, asyncio: bool = False
 ) -> tuple[sdk.Processor[sdk.Options] | None, list[Problem]]:
     """Return the processor of a definition, given as an object, a function or by name, or None; and its problems."""
     spot = place or (None, None)
@@ -128,8 +130,20 @@ def resolve_processor(
     if callable(item) and not isinstance(item, sdk.Processor):
         item = FunctionProcessor(item)
     if isinstance(item, sdk.Processor):
-        return item, plugin_problems(item, "processor", spot) + table_problems(item)
+        if asyncio:
+            # A copy: the same object may be used elsewhere, on trio.
+            item = copy(item)
+            item.asyncio = True
+        return item, plugin_problems(item, "processor", spot) + table_problems(item) + _asyncio_problems(item, spot)
     return None, [Problem("processor", f"must be a function or a processor, not {describe_value(item)}", None, *spot)]
+
+
+def _asyncio_problems(processor: sdk.Processor[sdk.Options], spot: tuple[str | None, int | None]) -> list[Problem]:
+    """Return the problem of a processor that asks for asyncio and has nothing that could run on it."""
+    if not processor.asyncio or any(is_coroutine_function(getattr(processor, name)) for name in ASYNC_METHODS):
+        return []
+    what, hint = "is for async functions, and this one is not", "leave it out: a plain function may call asyncio.run"
+    return [Problem("asyncio", what, hint, *spot)]
 
 
 def _by_name(

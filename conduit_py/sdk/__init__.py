@@ -5,10 +5,11 @@ from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
 from conduit_py.payloads import Columns, LazyColumn, Payloads
-from conduit_py.positions import MapPositions, PositionMap, Positions
+from conduit_py.positions import EncodedPositions, MapPositions, PositionMap, Positions
 from conduit_py.record import (
     CollectionSchema,
     Data,
+    DriftCount,
     FieldType,
     Operation,
     Payload,
@@ -58,7 +59,9 @@ __all__ = [
     "Data",
     "Defer",
     "DestinationConnector",
+    "DriftCount",
     "DuplicateKeys",
+    "EncodedPositions",
     "EndOfSource",
     "EndpointSource",
     "FatalError",

@@ -21,11 +21,11 @@ from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, Task
 from conduit_py.stream.dead_letters import new_handler
-from conduit_py.stream.fan_out import FanIn, FanOut
+from conduit_py.stream.fan_out import FanIn, FanOut, run_deferring, run_processors
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import LagWatch, Meter
 from conduit_py.stream.plugin_calls import PluginCaller, check_refusals
-from conduit_py.stream.processor_node import ProcessorNode, run_deferring, run_processors
+from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.reader import Dispatcher, ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from conduit_py.sdk import Batch
+from conduit_py.sdk import Batch, DriftCount
 
 _logger = logging.getLogger(__name__)
 
@@ -16,11 +16,12 @@ class IgnoredFields:
 
     def __init__(self) -> None:
         self._named: set[tuple[str, str]] = set()
-        self._count = 0
+        self._reported = 0
+        self.drift = DriftCount()
 
     def add(self, table: str, name: str) -> None:
         """Count one value."""
-        self._count += 1
+        self.drift.count += 1
         if (table, name) not in self._named and len(self._named) < _NAMED_MAX:
             self._named.add((table, name))
             _logger.warning("the table %r has no column %r: the field is ignored from now on", table, name)
@@ -38,6 +39,6 @@ class IgnoredFields:
 
     def report(self) -> None:
         """Log how many values were left out since the last report, if any."""
-        if self._count:
-            _logger.warning("ignored %d values of fields that have no column", self._count)
-        self._count = 0
+        if count := self.drift.count - self._reported:
+            _logger.warning("ignored %d values of fields that have no column", count)
+        self._reported = self.drift.count

@@ -109,14 +109,19 @@ class WarmCommand(WarmPython):
 
 
 def run_warm(
-    command: Sequence[str | Path], *, check: bool = False, preloaded: Sequence[str] = (), **settings: Any
+    command: Sequence[str | Path],
+    *,
+    check: bool = False,
+    timeout: float = _SECONDS_MAX,
+    preloaded: Sequence[str] = (),
+    **settings: Any,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command line that starts Python to its end, with nothing to read."""
+    """Run a command line that starts Python to its end, with nothing to read. What it prints is returned as text."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     start = _start_of(settings.get("env", os.environ), preloaded)
     with start(command, text=True, **(streams | settings)) as process:
         try:
-            said = process.communicate(timeout=_SECONDS_MAX)
+            said = process.communicate(timeout=timeout)
         except BaseException:
             process.kill()
             raise

@@ -144,6 +144,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             if self._schema is not None and (known is None or not self._schema.equals(known)):
                 store_schema(self._hidden / "schema", self._schema)
         self._ignored = IgnoredFields()
+        self.drift_count = self._ignored.drift
 
     def _agree(self, known: pa.Schema | None, declared: pa.Schema | None) -> pa.Schema | None:
         """Return the columns of the next file: those that are declared, and those that records have made before."""

@@ -66,6 +66,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._database = self.connect()
         self._rows = self.make_encoder()
         self._writing = TableWriter(self._database, self.options)
+        self.drift_count = self._writing.drift
         self._checkpoint: CheckpointTable | None = None
         self._fence = 0
         self._staged: list[TableRow] | None = None

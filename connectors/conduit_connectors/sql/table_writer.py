@@ -7,6 +7,7 @@ from conduit_connectors.sql.column_fit import ColumnType
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_connectors.sql.row import TableOptions, TableRow, group_rows
 from conduit_connectors.sql.table_fitter import IndexedRows, TableFitter, missing_row
+from conduit_py.sdk import DriftCount
 
 _logger = logging.getLogger(__name__)
 
@@ -24,6 +25,11 @@ class TableWriter:
     def changes(self) -> int:
         """How often a table was created or altered."""
         return self._fitter.changes
+
+    @property
+    def drift(self) -> DriftCount:
+        """Counts the values that are left out."""
+        return self._fitter.ignored.drift
 
     def report_ignored(self) -> None:
         """Log how many values were left out because their fields have no column, if any."""

@@ -4,7 +4,7 @@ import bz2
 import gzip
 import zlib
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
 from conduit_py.sdk import FatalError
 
@@ -126,7 +126,7 @@ class _Readable:
         pass
 
 
-def compressing_file(file: BinaryIO, compression: Compression) -> Any:
+def compressing_file(file: IO[bytes], compression: Compression) -> Any:
     """Return a file that compresses what is written to it into another one, which stays open when it is closed."""
     if compression == "gzip":
         # Without a name and a time: equal content is equal bytes.
@@ -141,7 +141,7 @@ class _Writable:
 
     closed = False
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def write(self, data: Any) -> int:

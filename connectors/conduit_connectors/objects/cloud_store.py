@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from conduit_connectors.objects.store import ObjectInfo, ObjectReplaced
 from conduit_py.sdk import FatalError, TransientError
@@ -73,7 +73,7 @@ class CloudStore:
             except FileNotFoundError:
                 return
 
-    def put(self, name: str, file: BinaryIO) -> None:
+    def put(self, name: str, file: IO[bytes]) -> None:
         file.seek(0)
         with self._errors(name):
             self._obstore.put(self._store, name, file, chunk_size=8 * 2**20, max_concurrency=4)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from posixpath import dirname
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from conduit_connectors.objects.store import ObjectInfo, ObjectReplaced
 from conduit_py.sdk import FatalError, TransientError
@@ -87,7 +87,7 @@ class FsspecStore:
             except FileNotFoundError:
                 return
 
-    def put(self, name: str, file: BinaryIO) -> None:
+    def put(self, name: str, file: IO[bytes]) -> None:
         file.seek(0)
         draft = f"{dirname(name)}/.{name.rsplit('/', 1)[-1]}.draft"
         with self._errors(name):

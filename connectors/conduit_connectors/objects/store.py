@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from conduit_connectors.file.disk import make_folders, sync_path
 
@@ -64,7 +64,7 @@ class ObjectStore(Protocol):
         """Remove an object. It need not be there."""
         ...
 
-    def put(self, name: str, file: BinaryIO) -> None:
+    def put(self, name: str, file: IO[bytes]) -> None:
         """Store the whole file under this name: readers see all of it or nothing."""
         ...
 
@@ -120,7 +120,7 @@ class LocalStore:
         with suppress(FileNotFoundError):
             sync_path(Path(name).parent)
 
-    def put(self, name: str, file: BinaryIO) -> None:
+    def put(self, name: str, file: IO[bytes]) -> None:
         raise NotImplementedError("files are written where they are renamed, not copied")
 
     def move(self, name: str, to: str) -> None:

@@ -1,24 +1,17 @@
 """The Parquet destination: rows as files in a folder, on this machine, without Spark and without Java."""
 
-import hashlib
-import re
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Required, TypedDict, Unpack
+from typing import ClassVar, Literal, Required, TypedDict, Unpack
 
-import msgspec
-import pyarrow as pa
 from pydantic import Field
 
-from conduit_connectors.file.disk import advice, make_folders, sync_path
-from conduit_connectors.parquet.columns import columns_of, load_schema, parse_columns, store_schema
-from conduit_connectors.parquet.growing_file import GrowingFile, remove_remnants
-from conduit_connectors.table_rows import NO_FIELDS, fit_batch
+from conduit_connectors.objects.dataset_place import LocalPlace
+from conduit_connectors.objects.dataset_writer import DatasetWriter, FileLimits
+from conduit_connectors.objects.partition import PartitionBy
+from conduit_connectors.objects.row_formats import TableFormat
 from conduit_py import sdk
-from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
+from conduit_py.sdk import AckMode, Batch
 
 Compression = Literal["snappy", "zstd", "gzip", "lz4", "none"]
 
@@ -56,25 +49,6 @@ class DestinationArguments(TypedDict, total=False):
     compression: Compression
 
 
-class StagedFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a transaction: where it waits, and the name that it gets when it becomes visible."""
-
-    waits_as: str
-    name: str
-
-
-class FilesIntent(msgspec.Struct, frozen=True):
-    """The files that a transaction makes visible. `folder` is where they wait, below the hidden folder."""
-
-    folder: str
-    files: list[StagedFile]
-
-
-class _Complete(NamedTuple):
-    path: Path
-    name: str
-
-
 class Destination(sdk.StagedDestination[DestinationOptions]):
     """Writes the fields of `payload.after` as rows of Parquet files in one folder.
 
@@ -95,10 +69,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     acks: ClassVar[AckMode] = AckMode.FLUSH
     takes = dict
 
-    _file: GrowingFile | None = None
-    _owned: Path | None = None
-    """In an exactly-once pipeline: where its files wait for their commit."""
-    _failed: bool = False
+    _writer: DatasetWriter | None = None
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
@@ -115,143 +86,34 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         return self.options.path
 
     def open(self) -> None:
-        self._complete: list[_Complete] = []
-        self._named_at = datetime.fromtimestamp(0, UTC)
-        self._hidden = self.options.path / "_conduit"
-        self._open_files = self._hidden / "open"
-        declared = None if self.options.columns is None else parse_columns(self.options.columns)
-        with self._disk_errors():
-            make_folders(self._open_files)
-            remove_remnants(self._open_files)
-            known = load_schema(self._hidden / "schema")
-            if declared is not None and (known is None or not declared.equals(known)):
-                store_schema(self._hidden / "schema", declared)
-        self._schema = known if declared is None else declared
+        options = self.options
+        place, partition = LocalPlace(options.path), PartitionBy(())
+        more = options.drift == "ignore"
+        format = TableFormat(place, partition, "parquet", options.compression, options.columns, more=more)
+        self._writer = DatasetWriter(place, format, FileLimits(options.rows_max, options.size_max), str(options.path))
+        self._writer.open()
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
-        # A hash: the id of a pipeline may have characters that file systems refuse.
-        owned = self._hidden / hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()
-        if intents and not owned.is_dir():
-            raise FatalError(
-                f"{owned} is gone, where the files of the last transaction may have been",
-                suggestion="put it back as it was; others must not change what is below _conduit",
-            )
-        for intent in intents:
-            self.apply(intent)
-        with self._disk_errors():
-            make_folders(owned)
-            for path in owned.iterdir():
-                if (found := _STAGED.fullmatch(path.name)) and int(found[1]) <= fence:
-                    path.unlink(missing_ok=True)
-        # A replaced run stages under a lower fence. It never commits, so its files are never applied.
-        self._owned, self._fence = owned, fence
+        assert self._writer is not None
+        self._writer.begin(owner, fence, intents)
 
     def write(self, batch: Batch) -> dict[int, str]:
-        self._check_usable()
-        if self._schema is None:
-            self._schema = columns_of(batch)
-            if self._schema is None:
-                return {
-                    index: _NO_COLUMNS if isinstance(row, dict) else NO_FIELDS
-                    for index, row in enumerate(batch.payloads)
-                }
-            with self._disk_errors():
-                store_schema(self._hidden / "schema", self._schema)
-        table, refused = fit_batch(batch, self._schema, more=self.options.drift == "ignore")
-        if table is not None:
-            with self._disk_errors():
-                self._append(table, self._schema)
-        return refused
+        assert self._writer is not None
+        return self._writer.write(batch)
 
     def flush(self) -> None:
-        self._check_usable()
-        with self._disk_errors():
-            self._finish_file()
-            self._show(self._complete)
-        self._complete = []
+        assert self._writer is not None
+        self._writer.flush()
 
     def stage(self) -> bytes | None:
-        self._check_usable()
-        assert self._owned is not None
-        with self._disk_errors():
-            self._finish_file()
-            sync_path(self._owned)
-        complete, self._complete = self._complete, []
-        if not complete:
-            return None
-        files = [StagedFile(each.path.name, each.name) for each in complete]
-        return msgspec.json.encode(FilesIntent(self._owned.name, files))
+        assert self._writer is not None
+        return self._writer.stage()
 
     def apply(self, intent: bytes) -> None:
-        staged = msgspec.json.decode(intent, type=FilesIntent)
-        folder = self._hidden / staged.folder
-        with self._disk_errors():
-            self._show([_Complete(folder / each.waits_as, each.name) for each in staged.files], again=True)
+        assert self._writer is not None
+        self._writer.apply(intent)
 
     def teardown(self) -> None:
-        if self._file is not None:
-            self._file.discard()
-            self._file = None
-
-    def _append(self, table: pa.Table, schema: pa.Schema) -> None:
-        options = self.options
-        while table.num_rows:
-            if self._file is None:
-                self._file = GrowingFile(self._next_path(), schema, options.compression)
-            part = table.slice(0, options.rows_max - self._file.rows)
-            self._file.write(part)
-            table = table.slice(part.num_rows)
-            if self._file.rows >= options.rows_max or self._file.size >= options.size_max:
-                self._finish_file()
-
-    def _finish_file(self) -> None:
-        if self._file is not None:
-            self._file.finish()
-            self._complete.append(_Complete(self._file.path, self._next_name()))
-            self._file = None
-
-    def _show(self, files: Sequence[_Complete], *, again: bool = False) -> None:
-        """Give complete files their names. With `again`, one that is gone has or had its name already."""
-        for path, name in files:
-            try:
-                path.rename(self.options.path / name)
-            except FileNotFoundError:
-                # Only an intent may be applied twice. Else the rows of the file are nowhere, and must not be acked.
-                if not again or not path.parent.is_dir():
-                    raise
-        for folder in {self.options.path, *(path.parent for path, _ in files)} if files else ():
-            sync_path(folder)
-
-    def _next_path(self) -> Path:
-        # Random: a state that starts afresh counts its fences from one again.
-        suffix = secrets.token_hex(8)
-        if self._owned is None:
-            return self._open_files / f"{suffix}.parquet"
-        return self._owned / f"{self._fence:012d}-{suffix}.parquet"
-
-    def _next_name(self) -> str:
-        """Return a name that sorts after all names of this run, and after those of earlier runs if the clock does."""
-        self._named_at = max(datetime.now(UTC), self._named_at + timedelta(microseconds=1))
-        return f"part-{self._named_at:%Y%m%dT%H%M%S-%f}-{secrets.token_hex(4)}.parquet"
-
-    def _check_usable(self) -> None:
-        if self._failed:
-            # Rows that were written before, and are not acked, are lost with their file. Only a new run reads them.
-            raise TransientError(
-                f"the file that was written in {self.options.path} failed before",
-                suggestion="see the first error; a restart begins a new file",
-            )
-
-    @contextmanager
-    def _disk_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._failed = True
-            path = self.options.path
-            reason = error.strerror or str(error)
-            raise TransientError(f"cannot write to {path}: {reason}", suggestion=advice(error, path / "x")) from error
-
-
-_STAGED = re.compile(r"(\d{12})-[0-9a-f]{16}\.parquet")
-_NO_COLUMNS = "no field has a value, so the columns are not known yet: name them in `columns`"
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,4 +1,4 @@
-"""The destination of objects: whole files only, partitions that no record escapes, each row once if that is promised."""
+"""The destination of objects: whole files only, folders that no record escapes, each row once if that is promised."""
 
 import csv
 import gzip

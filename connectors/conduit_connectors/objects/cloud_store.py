@@ -140,8 +140,8 @@ def _by_folder(name: str) -> list[bytes]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the error without the structures of Rust that follow it."""
-    return str(error).split("\n", 1)[0][:500]
+    """Return the error without the structures of Rust that follow it, and without what the service answered."""
+    return str(error).split("\n", 1)[0].split("<?xml", 1)[0].rstrip(": ")[:500]
 
 
 def _import_obstore() -> Any:

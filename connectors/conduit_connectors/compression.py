@@ -9,6 +9,8 @@ from typing import IO, Any, Literal, Protocol
 from conduit_py.sdk import FatalError
 
 Compression = Literal["gzip", "bz2", "zstd", "lz4"]
+CompressionOption = Literal["auto", "none", "gzip", "bz2", "zstd", "lz4"]
+"""What the option of a source may be. "auto" is by the name."""
 _SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _BLOCK_SIZE = 2**18
 

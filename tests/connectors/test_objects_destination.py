@@ -99,7 +99,7 @@ def test_no_record_chooses_a_folder_outside_of_its_own(tmp_path: Path) -> None:
         "=",
         "__HIVE_DEFAULT_PARTITION__",
     ]
-    others = [None, True, 1.5, {}, b"x", "\ud800", date(2026, 1, 2)]
+    others: list[Any] = [None, True, 1.5, {}, b"x", "\ud800", date(2026, 1, 2)]
     destination = opened(folder, partition_by=["a"])
     refused = destination.write(batch_of(*({"a": value, "n": 1} for value in [*hostile, *others]), {"n": 1}))
     destination.flush()

@@ -66,7 +66,8 @@ def read_on(source: objects.Source) -> list[Record]:
 
 
 def numbers(records: list[Record]) -> list[int]:
-    return [record.payload.after["n"] for record in records]
+    rows: list[Any] = [record.payload.after for record in records]
+    return [row["n"] for row in rows]
 
 
 def test_every_record_is_read_once_although_the_service_lists_by_folder(bucket: BucketFolder) -> None:

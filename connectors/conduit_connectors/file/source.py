@@ -124,7 +124,8 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def read(self, n: int) -> Records | Reading:
         if self._many is not None:
-            return self._many.read(n)
+            found: Records | Reading = self._many.read(n)
+            return found
         while True:
             filled = len(self._buffer) < n and self._fill()
             waiting = len(self._buffer)

@@ -83,6 +83,9 @@ class CloudStore:
             self._obstore.copy(self._store, name, to)
             self._obstore.delete(self._store, name)
 
+    def close(self) -> None:
+        pass
+
     def _check_order(self, before: str, name: str) -> None:
         if not self._by_folder and before.encode() >= name.encode():
             self._by_folder = True

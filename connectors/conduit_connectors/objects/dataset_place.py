@@ -71,6 +71,8 @@ class DatasetPlace(Protocol):
         """Give files their names. With `again`, one that does not wait has or had its name already."""
         ...
 
+    def close(self) -> None: ...
+
 
 def staged_name(fence: int, suffix: str) -> str:
     # Random: a state that starts afresh counts its fences from one again.
@@ -178,6 +180,9 @@ class LocalPlace:
         for folder in folders if files else ():
             sync_path(folder)
 
+    def close(self) -> None:
+        pass
+
 
 class _SpooledDraft:
     """A file without a name on this machine, until it is uploaded."""
@@ -251,6 +256,9 @@ class RemotePlace:
             except FileNotFoundError:
                 if not again:
                     raise
+
+    def close(self) -> None:
+        self._store.close()
 
     def _hidden(self, name: str) -> str:
         return join(self._path, HIDDEN, name)

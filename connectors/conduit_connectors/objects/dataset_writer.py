@@ -104,6 +104,7 @@ class DatasetWriter:
             each.writer.abandon()
             each.draft.discard()
         self._files = {}
+        self._place.close()
 
     def _append(self, piece: RowPiece) -> None:
         rest: RowPiece | None = piece

@@ -11,7 +11,7 @@ from conduit_connectors.file.csv_format import CsvTable
 from conduit_connectors.line_formats import encode_json_lines
 from conduit_connectors.objects.dataset_place import DatasetPlace
 from conduit_connectors.objects.partition import PartitionBy
-from conduit_connectors.objects.row_writers import AvroRows, ParquetRows, RowWriter, TextRows
+from conduit_connectors.objects.row_writers import AvroRows, RowGroups, RowWriter, TextRows
 from conduit_py.sdk import Batch, FatalError, Record, RecordRefused
 
 DatasetFormat = Literal["json", "csv", "avro", "parquet"]
@@ -190,7 +190,7 @@ class TableFormat(RowFormat):
     def writer(self, file: IO[bytes]) -> RowWriter:
         schema = self._file_schema()
         if self._format == "parquet":
-            return ParquetRows(file, schema, self._compression)
+            return RowGroups(file, schema, self._compression)
         from conduit_connectors.objects.avro_schema import avro_schema
 
         return AvroRows(file, avro_schema(schema), {"none": "null"}.get(self._compression, self._compression))

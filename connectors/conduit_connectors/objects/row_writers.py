@@ -84,7 +84,7 @@ class AvroRows:
         pass
 
 
-class ParquetRows:
+class RowGroups:
     """Tables as row groups of a Parquet file. If a part of it is missing, it is no Parquet file."""
 
     def __init__(self, file: IO[bytes], schema: Any, compression: str) -> None:

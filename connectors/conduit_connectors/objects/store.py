@@ -75,6 +75,10 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """End connections that are not shared with others."""
+        ...
+
 
 _LISTED_AT_ONCE = 20_000
 """How many names of one folder are in memory. A larger folder is listed several times."""
@@ -128,6 +132,9 @@ class LocalStore:
         os.rename(name, to)
         sync_path(Path(to).parent)
         sync_path(Path(name).parent)
+
+    def close(self) -> None:
+        pass
 
 
 class LocalBytes:

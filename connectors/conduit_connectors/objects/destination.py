@@ -122,6 +122,8 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     acks: ClassVar[AckMode] = AckMode.FLUSH
     takes = dict
+    # Most writes go into a buffer. When they wait for a store, the runtime moves them to a thread.
+    blocking = None
 
     _writer: DatasetWriter | None = None
 

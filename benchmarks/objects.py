@@ -1,7 +1,7 @@
-"""Files to files through the connectors of objects, against a loop on the same libraries; and how much memory they take.
+"""Files to files through the connectors of objects, against a loop on the same libraries; and what memory they take.
 
     python -m benchmarks.objects                    CPU of JSON lines and of Parquet, in and out, as ratios
-    python -m benchmarks.objects --many 1000000     memory while so many small objects are read, of a store that makes them up
+    python -m benchmarks.objects --many 1000000     memory while so many small objects are read, which are made up
     python -m benchmarks.objects --large 5          memory while one object of so many GB is read
 
 A ratio is the CPU of the loop divided by that of the pipeline, in the same round: 1 is as little as the loop. The loop

@@ -76,13 +76,17 @@ maven:
 	@command -v mvn >/dev/null || (apt-get update -q && apt-get install -qy maven)
 
 # The tests of Spark share one cluster and one session, so they run in one process. It waits for much of its time, so the
-# others run beside it. What it has printed comes last.
+# others run beside it, and so do the checks, each of which uses one core. What these two have printed comes last.
 SPARK_LOG := .venv/spark-tests.log
-test: check java maven
-	@$(BIN)/pytest tests/spark > $(SPARK_LOG) 2>&1 & spark=$$!; trap "kill $$spark 2>/dev/null" EXIT INT TERM; \
+CHECK_LOG := .venv/check.log
+test: install java maven
+	@$(MAKE) --no-print-directory check > $(CHECK_LOG) 2>&1 & check=$$!; \
+	$(BIN)/pytest tests/spark > $(SPARK_LOG) 2>&1 & spark=$$!; trap "kill $$check $$spark 2>/dev/null" EXIT INT TERM; \
 	$(BIN)/pytest -n 2 --dist worksteal --ignore=tests/spark; others=$$?; \
 	echo "and the tests of Spark:"; wait $$spark; spark=$$?; cat $(SPARK_LOG); \
-	exit $$((others + spark))
+	echo "and make check:"; wait $$check; check=$$?; cat $(CHECK_LOG); \
+	if [ $$check -ne 0 ]; then echo "make check has failed: see above"; fi; \
+	exit $$((others + spark + check))
 
 bench: install
 	@$(BIN)/python -m benchmarks $(ARGS)

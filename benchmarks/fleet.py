@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 PIPELINE = """
 from conduit_connectors import file, generator, log
@@ -118,7 +118,7 @@ def measure(pipelines: int, rate: float, seconds: float, acked: int = 0) -> Figu
         write_pipelines(folder, pipelines, rate)
         process, url = start(folder, figures)
         try:
-            with httpx.Client(base_url=url, timeout=300) as client:
+            with httpx2.Client(base_url=url, timeout=300) as client:
                 observe(client, process.pid, figures)
                 wait_for(client, acked)
                 stop(client, process, figures)
@@ -161,7 +161,7 @@ def start(folder: Path, figures: Figures) -> tuple["subprocess.Popen[str]", str]
     return process, line.split()[-1]
 
 
-def observe(client: httpx.Client, pid: int, figures: Figures) -> None:
+def observe(client: httpx2.Client, pid: int, figures: Figures) -> None:
     """Time the API, note memory once a second, scrape, and keep a page open, for as long as asked."""
     done = threading.Event()
     page = threading.Thread(target=watch_live, args=(str(client.base_url), figures, done), daemon=True)
@@ -185,25 +185,25 @@ def observe(client: httpx.Client, pid: int, figures: Figures) -> None:
     page.join(300)
 
 
-def wait_for(client: httpx.Client, acked: int) -> None:
+def wait_for(client: httpx2.Client, acked: int) -> None:
     while count_acked(client) < acked:
         time.sleep(TIMED_SECONDS)
 
 
-def count_acked(client: httpx.Client) -> int:
+def count_acked(client: httpx2.Client) -> int:
     shown = client.get("/api/v1/pipelines").raise_for_status().json()["pipelines"]
     return sum(each["progress"]["acked"] for each in shown if each["progress"])
 
 
 def watch_live(url: str, figures: Figures, done: threading.Event) -> None:
-    with httpx.stream("GET", f"{url}/api/v1/live", timeout=300) as response:
+    with httpx2.stream("GET", f"{url}/api/v1/live", timeout=300) as response:
         for line in response.iter_lines():
             figures.live_events += line.startswith("data:")
             if done.is_set():
                 return
 
 
-def stop(client: httpx.Client, process: "subprocess.Popen[str]", figures: Figures) -> None:
+def stop(client: httpx2.Client, process: "subprocess.Popen[str]", figures: Figures) -> None:
     figures.acked = count_acked(client)
     asked = time.monotonic()
     process.send_signal(signal.SIGTERM)

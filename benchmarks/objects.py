@@ -158,7 +158,7 @@ class _MadeUp(LocalStore):
 
 
 class _MadeUpBytes:
-    _LINES = b"".join(b'{"id": %07d, "name": "customer", "city": "Cologne"}\n' % number for number in range(20_000))
+    _LINES = b"".join(b'{"id": "%07d", "name": "customer", "city": "Cologne"}\n' % number for number in range(20_000))
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -177,7 +177,7 @@ def watch_memory(count: int, size: int) -> None:
     options = ReadingOptions(ContentOptions("json"))
     reading = ObjectReading(_MadeUp(count, size), ObjectPattern(["in"]), options)
     records = 0
-    total = count * size // len(b'{"id": 0000000, "name": "customer", "city": "Cologne"}\n')
+    total = count * size // len(b'{"id": "0000000", "name": "customer", "city": "Cologne"}\n')
     shown = total // 10
     longest = 0
     began = time.perf_counter()
@@ -203,9 +203,9 @@ def main() -> None:
     parser.add_argument("--large", type=float, metavar="GB")
     given = parser.parse_args()
     if given.many is not None:
-        watch_memory(given.many, 2 * 55)
+        watch_memory(given.many, 2 * 57)
     elif given.large is not None:
-        watch_memory(1, int(given.large * 10**9) // 55 * 55)
+        watch_memory(1, int(given.large * 10**9) // 57 * 57)
     else:
         compare(given.records, given.rounds)
 

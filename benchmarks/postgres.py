@@ -5,8 +5,10 @@
 It starts a server of its own. What the figures mean: `benchmarks.against_loop`. The server's CPU is not counted.
 
 Rows of six columns were inserted, ten in a transaction. Both sides read them from a copy of one slot, by `psycopg.pq`
-and pgoutput, and make a dict of exact Python values of each row. Both confirm what they have once a second. Ours also
-has each row's place in its transaction, the transaction's number, place and time, and its own state.
+and pgoutput. Both read the columns of a table from its Relation message, handle inserts, updates and deletes, make a
+dict of exact Python values of each row, and have its operation, its table, and the number, place and time of its
+transaction. Both give rows to somebody who counts them: the loop a transaction at a time, ours a batch at a time. Both
+confirm what they have once a second: the loop's position is the slot's, ours is also in its store.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from datetime import datetime
 from decimal import Decimal
 from json import loads
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import trio
@@ -41,17 +43,36 @@ FROM generate_series(%s::bigint, %s::bigint) n
 """
 IN_A_TRANSACTION = 10
 POLL_SECONDS = 0.01
-READERS: dict[str, Callable[[str], Any]] = {
-    "id": int,
-    "customer": str,
-    "amount": Decimal,
-    "placed": datetime.fromisoformat,
-    "paid": "t".__eq__,
-    "lines": loads,
+READERS: dict[int, Callable[[str], Any]] = {
+    16: "t".__eq__,
+    20: int,
+    25: str,
+    1184: datetime.fromisoformat,
+    1700: Decimal,
+    3802: loads,
 }
 _FRAME = 25
 _LENGTH = Struct("!I")
+_CHANGE = Struct("!IcH")
+_BEGIN = Struct("!QqI")
 _STATUS = Struct("!cQQQqB")
+
+
+class Relation(NamedTuple):
+    """A table, and how its columns are read."""
+
+    name: str
+    columns: list[tuple[str, Callable[[str], Any]]]
+
+
+class Change(NamedTuple):
+    """What the loop makes of a row."""
+
+    operation: str
+    table: str
+    begin: tuple[int, int, int]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
 
 
 class Bench:
@@ -73,21 +94,30 @@ class Bench:
         options = "(proto_version '1', publication_names 'bench')"
         started = connection.exec_(f"START_REPLICATION SLOT {slot} LOGICAL 0/0 {options}".encode())
         assert started.status == pq.ExecStatus.COPY_BOTH, connection.error_message
-        count, confirmed_at = 0, time.monotonic()
-        while count < self._records:
+        arrived, confirmed_at = 0, time.monotonic()
+        relations: dict[int, Relation] = {}
+        changes: list[Change] = []
+        begin = (0, 0, 0)
+        while arrived < self._records:
             frame = bytes(connection.get_copy_data(0)[1])
             if frame[:1] != b"w":
                 continue
             kind = frame[_FRAME : _FRAME + 1]
-            if kind == b"I":
-                row = _row(frame)
-                assert row["customer"]
-                count += 1
-            elif kind == b"C" and time.monotonic() > confirmed_at + 1:
-                end = int.from_bytes(frame[_FRAME + 10 : _FRAME + 18])
-                connection.put_copy_data(_STATUS.pack(b"r", end, end, end, 0, 0))
-                connection.flush()
-                confirmed_at = time.monotonic()
+            if kind in b"IUD":
+                changes.append(_change(kind, frame, relations, begin))
+            elif kind == b"B":
+                begin = _BEGIN.unpack_from(frame, _FRAME + 1)
+            elif kind == b"R":
+                oid, relation = _relation(frame)
+                relations[oid] = relation
+            elif kind == b"C":
+                arrived += len(changes)
+                changes = []
+                if time.monotonic() > confirmed_at + 1:
+                    end = int.from_bytes(frame[_FRAME + 10 : _FRAME + 18])
+                    connection.put_copy_data(_STATUS.pack(b"r", end, end, end, 0, 0))
+                    connection.flush()
+                    confirmed_at = time.monotonic()
         connection.finish()
         self._drop(slot)
 
@@ -123,21 +153,46 @@ class Bench:
             connection.execute(statement)
 
 
-def _row(frame: bytes) -> dict[str, Any]:
-    # After the frame: the kind, the number of the table, the kind of the row, the number of its columns.
-    at = _FRAME + 8
+def _relation(frame: bytes) -> tuple[int, Relation]:
+    (oid,) = _LENGTH.unpack_from(frame, _FRAME + 1)
+    schema, name, rest = frame[_FRAME + 5 :].split(b"\0", 2)
+    count, at, columns = int.from_bytes(rest[1:3]), 3, []
+    for _ in range(count):
+        end = rest.index(b"\0", at + 1)
+        (type_oid,) = _LENGTH.unpack_from(rest, end + 1)
+        columns.append((rest[at + 1 : end].decode(), READERS[type_oid]))
+        at = end + 9
+    return oid, Relation(f"{schema.decode()}.{name.decode()}", columns)
+
+
+def _change(kind: bytes, frame: bytes, relations: dict[int, Relation], begin: tuple[int, int, int]) -> Change:
+    oid, mark, _ = _CHANGE.unpack_from(frame, _FRAME + 1)
+    relation, at = relations[oid], _FRAME + 8
+    if kind == b"I":
+        row, _ = _row(frame, at, relation)
+        return Change("create", relation.name, begin, None, row)
+    before, after = None, None
+    if mark != b"N":
+        before, at = _row(frame, at, relation)
+        at += 3
+    if kind == b"U":
+        after, _ = _row(frame, at, relation)
+    return Change("update" if kind == b"U" else "delete", relation.name, begin, before, after)
+
+
+def _row(frame: bytes, at: int, relation: Relation) -> tuple[dict[str, Any], int]:
     row: dict[str, Any] = {}
-    for name, read in READERS.items():
+    for name, read in relation.columns:
         kind = frame[at : at + 1]
         at += 1
-        if kind == b"n":
+        if kind == b"t":
+            (length,) = _LENGTH.unpack_from(frame, at)
+            at += 4
+            row[name] = read(frame[at : at + length].decode())
+            at += length
+        elif kind == b"n":
             row[name] = None
-            continue
-        (length,) = _LENGTH.unpack_from(frame, at)
-        at += 4
-        row[name] = read(frame[at : at + length].decode())
-        at += length
-    return row
+    return row, at
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         TransientError,
     )
     from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
-    from conduit_py.pipeline_settings import Retention, Spark, TransactionLimits
+    from conduit_py.pipeline_settings import RateLimit, Retention, Spark, TransactionLimits
     from conduit_py.record import Operation, Payload, Record
     from conduit_py.run_outcome import KeptDeadLetter, NodeCounts, RunCounts, RunOutcome
     from conduit_py.runner import RunningPipeline, run, run_async, running
@@ -43,7 +43,7 @@ _HOME = {
         "TransientError",
     ),
     "conduit_py.pipeline": ("DeadLetters", "Destination", "Pipeline", "Processor", "Source"),
-    "conduit_py.pipeline_settings": ("Retention", "Spark", "TransactionLimits"),
+    "conduit_py.pipeline_settings": ("RateLimit", "Retention", "Spark", "TransactionLimits"),
     "conduit_py.record": ("Operation", "Payload", "Record"),
     "conduit_py.run_outcome": ("KeptDeadLetter", "NodeCounts", "RunCounts", "RunOutcome"),
     "conduit_py.runner": ("RunningPipeline", "run", "run_async", "running"),
@@ -70,6 +70,7 @@ __all__ = [
     "Pipeline",
     "PipelineInvalid",
     "Processor",
+    "RateLimit",
     "Record",
     "RecordRefused",
     "Recovery",

@@ -1,8 +1,11 @@
 """How long to wait before trying again: exponential, bounded, with jitter."""
 
 import random
+from collections import deque
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from conduit_py.errors import TransientError
 
 
 class Backoff(BaseModel):
@@ -22,6 +25,17 @@ class Backoff(BaseModel):
         return min(grown, self.delay_max_seconds) * (1 - rng.random() / 2)
 
 
+RETRY_AFTER_SECONDS_MAX = 3600.0
+"""No other system, broken or hostile, can hold up a pipeline for longer."""
+
+
+def delay_after(error: object, delay: float) -> float:
+    """Return the delay, or the `retry_after` of a transient error if that is longer."""
+    asked_for = error.retry_after if isinstance(error, TransientError) else None
+    # Negative or not a number: the comparison is then false, and the delay stays.
+    return min(asked_for, RETRY_AFTER_SECONDS_MAX) if asked_for is not None and asked_for > delay else delay
+
+
 class Retry(Backoff):
     """How often a node repeats a failed call: at most `attempts` calls in all."""
 
@@ -35,3 +49,27 @@ class Recovery(Backoff):
 
     retries: int | None = Field(default=None, ge=0)
     window_seconds: float = Field(default=300.0, gt=0)
+
+
+class Failures:
+    """The failures of a pipeline, and whether it may restart after another one."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+        self._times: deque[float] = deque()
+        self.in_a_row = 0
+
+    def add(self, now: float, run_began_at: float) -> bool:
+        """Count a failure. Returns True if there are at most `retries` within any `window_seconds`."""
+        recovery = self._recovery
+        # Not the failures in the window: delays may grow beyond it, and would then start from the smallest again.
+        lasted = now - run_began_at >= recovery.window_seconds
+        self.in_a_row = 1 if lasted else self.in_a_row + 1
+        while self._times and self._times[0] <= now - recovery.window_seconds:
+            self._times.popleft()
+        self._times.append(now)
+        return recovery.retries is None or len(self._times) <= recovery.retries
+
+    def delay(self, error: object, rng: random.Random) -> float:
+        """Return the seconds to wait after the last failure, which had this error."""
+        return delay_after(error, self._recovery.delay(self.in_a_row, rng))

@@ -158,12 +158,13 @@ class Batch:
     @property
     def payloads(self) -> list[Any]:
         """The `payload.after` of every message, without making records: bytes, a dict, None, or a typed value."""
-        if self._payloads is None:
+        payloads = self._payloads
+        if payloads is None:
             return [record.payload.after for record in self.records]
-        if isinstance(self._payloads, TableRows):
+        if type(payloads) is TableRows:
             # It holds no table from now on: the dicts may change. Its own list: a copy may hold the same rows.
-            self._payloads = list(self._payloads.make())
-        return self._payloads
+            payloads = self._payloads = list(payloads.make())
+        return payloads  # type: ignore[return-value]
 
     @property
     def table(self) -> "pa.Table | None":

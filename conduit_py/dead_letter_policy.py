@@ -1,4 +1,4 @@
-"""DeadLetterPolicy: what a pipeline declares for its refused records.
+"""DeadLetters and DeadLetterPolicy: what a pipeline declares for its refused records.
 
 Code reads the attributes of a policy and never compares its name. The handler of each policy, which acts during a
 run, is in `stream/dead_letters.py`. A new policy is a class here and a handler there.
@@ -7,16 +7,30 @@ run, is in `stream/dead_letters.py`. A new policy is a class here and a handler 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias
 
-from conduit_py.pipeline_settings import Retention
+from conduit_py.errors import Problem
+from conduit_py.pipeline_settings import DeadLetterSettings, Retention
+from conduit_py.resolve import describe_value, plugin_problems
 from conduit_py.sdk.destination import DestinationConnector, WriteGuarantee
-from conduit_py.sdk.plugin import Options, connector_label
+from conduit_py.sdk.plugin import (
+    Options,
+    at,
+    check_options,
+    collect_keyword_problems,
+    connector_label,
+    did_you_mean,
+    place_of_call,
+)
 
 if TYPE_CHECKING:
     from conduit_py.dead_letter import DeadLetter
 
 DeadLetterFunction: TypeAlias = "Callable[[DeadLetter], Awaitable[None] | None]"
+
+DeadLettersTo: TypeAlias = (
+    "Literal['stop', 'drop', 'journal'] | DeadLetterPolicy | DestinationConnector[Options] | DeadLetterFunction"
+)
 
 
 class DeadLetterPolicy(ABC):
@@ -134,3 +148,83 @@ def parse_policy(handler: object, retention: Retention | None) -> DeadLetterPoli
         return kind() if kind is not None else None
     # Last: a connector may be callable too.
     return FunctionPolicy(handler) if callable(handler) else None
+
+
+class DeadLetters:
+    """What happens to refused records: `DeadLetters.stop()`, `drop()`, `keep()`, `to(connector)` or `call(function)`.
+
+    Of the last `window_size` outcomes of a source at most `window_nack_threshold` may be nacks; one more stops the
+    pipeline. Without a window, more than 95 nacks among the first 100 outcomes of a run stop it; a `window_size` of 0
+    accepts any number. `DeadLetters("stop")`, `("drop")`, `("journal")`, `(connector)`, `(function)` mean the same.
+    """
+
+    @collect_keyword_problems
+    def __init__(
+        self,
+        handler: "DeadLettersTo" = "stop",
+        *,
+        window_size: int | None = None,
+        window_nack_threshold: int = 0,
+        retention: Retention | None = None,
+    ) -> None:
+        self.place = place_of_call()
+        spot = self.place or (None, None)
+        values = dict(window_size=window_size, window_nack_threshold=window_nack_threshold, retention=retention)
+        checked, self.problems = check_options(DeadLetterSettings, values, self.place)
+        self.settings = checked if isinstance(checked, DeadLetterSettings) else DeadLetterSettings()
+        policy = parse_policy(handler, self.settings.retention)
+        # The strictest policy stands in for a wrong one until its problem is reported.
+        self.policy = policy or StopPolicy()
+        if policy is None:
+            what = 'must be "stop", "drop", "journal", a destination connector or a callable'
+            message = f"{what}, not {describe_value(handler)}"
+            self.problems.append(Problem("handler", message, _spelling(handler), *spot))
+        if self.policy.connector is not None:
+            found = plugin_problems(self.policy.connector, "", spot)
+            self.problems += [at(problem, "handler") for problem in found]
+        if retention is not None and not self.policy.keeps:
+            what = 'is for letters that are kept here, with the handler "journal"'
+            self.problems.append(Problem("retention", what, None, *spot))
+
+    @classmethod
+    def stop(cls) -> Self:
+        """The first refused record stops the pipeline."""
+        return cls("stop")
+
+    @classmethod
+    @collect_keyword_problems
+    def drop(cls, *, window_size: int | None = None, window_nack_threshold: int = 0) -> Self:
+        """Refused records are logged and forgotten."""
+        return cls("drop", window_size=window_size, window_nack_threshold=window_nack_threshold)
+
+    @classmethod
+    @collect_keyword_problems
+    def keep(
+        cls, *, retention: Retention | None = None, window_size: int | None = None, window_nack_threshold: int = 0
+    ) -> Self:
+        """The state keeps refused records within `retention`. They can be listed, edited and sent again."""
+        return cls("journal", retention=retention, window_size=window_size, window_nack_threshold=window_nack_threshold)
+
+    @classmethod
+    @collect_keyword_problems
+    def to(
+        cls,
+        connector: DestinationConnector[Options],
+        *,
+        window_size: int | None = None,
+        window_nack_threshold: int = 0,
+    ) -> Self:
+        """A destination connector stores refused records."""
+        return cls(connector, window_size=window_size, window_nack_threshold=window_nack_threshold)
+
+    @classmethod
+    @collect_keyword_problems
+    def call(
+        cls, function: DeadLetterFunction, *, window_size: int | None = None, window_nack_threshold: int = 0
+    ) -> Self:
+        """A function is called with each refused record, as a DeadLetter."""
+        return cls(function, window_size=window_size, window_nack_threshold=window_nack_threshold)
+
+
+def _spelling(handler: object) -> str | None:
+    return did_you_mean(handler, list(NAMED_POLICIES)) if isinstance(handler, str) else None

@@ -210,9 +210,19 @@ class RunError(ConduitError):
 
 
 class TransientError(RunError):
-    """Starting again may help, so the lifecycle does, with back-off. Connectors may raise it."""
+    """Starting again may help, so the lifecycle does, with back-off. Connectors may raise it.
+
+    `retry_after` is how many seconds the other system asks to be left alone. Retries and recovery wait so long, but
+    at most an hour.
+    """
 
     code = "run.transient"
+    retry_after: float | None = None
+
+    def __init__(self, message: str, *, suggestion: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, suggestion=suggestion)
+        if retry_after is not None:
+            self.retry_after = retry_after
 
 
 class NodeFailed(TransientError):
@@ -310,21 +320,6 @@ class Fenced(FatalError):
     """A newer claim of the same owner exists, so nothing of this one can be committed any more."""
 
     code = "run.fenced"
-
-
-class OutOfStep(FatalError):
-    """A transaction's number does not follow the last one: two databases of a pipeline do not fit together."""
-
-    code = "claim.out_of_step"
-
-    def __init__(self, owner: str, number: int, committed: int) -> None:
-        super().__init__(
-            f"transaction {number} of {owner!r} cannot be committed: the last one was {committed}",
-            suggestion="if a database was put back from a copy, put back the state of the same moment",
-        )
-        self.owner = owner
-        self.number = number
-        self.committed = committed
 
 
 class StopTimedOut(FatalError):

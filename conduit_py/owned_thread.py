@@ -1,15 +1,24 @@
-"""OwnedThread and GroupThread: the one bridge between tasks of trio and a thread that does blocking work for them."""
+"""OwnedThread and GroupThread: the one bridge between tasks of trio and a thread that does blocking work for them.
 
+AsyncioCall is the bridge to a thread in which asyncio runs.
+"""
+
+import inspect
+import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import outcome
 import trio
 
 from conduit_py.exhaustion import end_without_memory
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Request")
@@ -136,6 +145,77 @@ class OwnedThread(GroupThread["_Call"]):
             self.busy = True
             call.answer = outcome.capture(call.call, *call.args)
             self.busy = False
+
+
+class AsyncioCall:
+    """An async function for asyncio, to be awaited on trio. All of a process run on one event loop, in its own thread.
+
+    One loop, so that a session of a client library that one function opened works in another. A cancelled caller
+    returns at once, and the function is cancelled.
+    """
+
+    def __init__(self, function: Callable[..., Awaitable[Any]]) -> None:
+        self._function = function
+        self.__wrapped__ = function
+
+    async def __call__(self, *args: Any, **named: Any) -> Any:
+        import asyncio
+
+        token, done = trio.lowlevel.current_trio_token(), trio.Event()
+        # Captured there: SystemExit in a task of asyncio would end the loop, and leave everybody else waiting.
+        work = asyncio.run_coroutine_threadsafe(outcome.acapture(self._function, *args, **named), _LOOP.start())
+
+        def wake(_: object) -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(done.set)
+
+        work.add_done_callback(wake)
+        try:
+            await done.wait()
+        except trio.Cancelled:
+            work.cancel()
+            raise
+        return work.result().unwrap()
+
+
+PluginT = TypeVar("PluginT")
+ASYNC_METHODS = ("open", "process", "process_batch", "process_table", "close")
+
+
+def bridge_to_asyncio(processor: PluginT) -> PluginT:
+    """Have the async methods of a processor run on asyncio; return it."""
+    for name in ASYNC_METHODS:
+        if is_coroutine_function(method := getattr(processor, name)):
+            setattr(processor, name, AsyncioCall(method))
+    return processor
+
+
+def is_coroutine_function(call: Callable[..., Any]) -> bool:
+    # A callable object has its coroutine function on the class; the object itself is none.
+    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+
+
+class _AsyncioLoop:
+    """The loop of asyncio of this process, started when it is needed. It ends with the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: AbstractEventLoop | None = None
+        self._process = 0
+
+    def start(self) -> "AbstractEventLoop":
+        # Not at the top: a command that never needs it would pay for the import.
+        import asyncio
+
+        with self._lock:
+            # Not that of the parent: a fork has no threads.
+            if self._loop is None or self._process != os.getpid():
+                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=self._loop.run_forever, name="conduit-asyncio", daemon=True).start()
+            return self._loop
+
+
+_LOOP = _AsyncioLoop()
 
 
 @dataclass(slots=True, eq=False)

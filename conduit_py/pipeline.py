@@ -6,21 +6,20 @@ Nothing here raises for a wrong value. Every object collects its `problems`, and
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from conduit_py import defaults, sdk
 from conduit_py.backoff import Recovery, Retry
 from conduit_py.batch import Batch
-from conduit_py.dead_letter_policy import NAMED_POLICIES, DeadLetterFunction, DeadLetterPolicy, StopPolicy, parse_policy
+from conduit_py.dead_letter_policy import DeadLetters as DeadLetters
 from conduit_py.errors import Problem
 from conduit_py.pipeline_settings import (
-    DeadLetterSettings,
     Delivery,
     DestinationSettings,
     Engine,
     PipelineSettings,
     ProcessorSettings,
-    Retention,
+    RateLimit,
     SourceSettings,
     Spark,
     TransactionLimits,
@@ -29,18 +28,15 @@ from conduit_py.pipeline_settings import (
 from conduit_py.resolve import (
     as_list,
     describe_value,
-    plugin_problems,
     resolve_connector,
     resolve_outbox,
     resolve_processor,
 )
-from conduit_py.sdk.plugin import at, check_options, collect_keyword_problems, did_you_mean, place_of_call
+from conduit_py.schedule import Schedule
+from conduit_py.sdk.plugin import check_options, collect_keyword_problems, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor, RecordFunction
 
 After: TypeAlias = str | Sequence[str] | None
-DeadLettersTo: TypeAlias = (
-    "Literal['stop', 'drop', 'journal'] | DeadLetterPolicy | sdk.DestinationConnector[sdk.Options] | DeadLetterFunction"
-)
 ProcessorLike: TypeAlias = "Processor | sdk.Processor[sdk.Options] | RecordFunction"
 
 
@@ -58,10 +54,15 @@ class Source:
         batch_size: int = defaults.BATCH_SIZE,
         window: int = defaults.WINDOW,
         atomic: bool = False,
+        rate: RateLimit | None = None,
+        schedule: str | None = None,
+        timezone: str | None = None,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
-        given = dict(id=id, batch_size=batch_size, window=window, atomic=atomic)
+        given = dict(
+            id=id, batch_size=batch_size, window=window, atomic=atomic, rate=rate, schedule=schedule, timezone=timezone
+        )  # fmt: skip
         checked, problems = check_options(SourceSettings, given, self.place)
         # Defaults stand in for wrong settings: the rest is checked and reported too.
         self.settings = checked if isinstance(checked, SourceSettings) else SourceSettings.model_construct(id=self.id)
@@ -95,12 +96,18 @@ class Destination:
         settings: Mapping[str, object] | None = None,
         processors: Sequence[ProcessorLike] = (),
         retry: Retry | None = None,
+        batch_size: int | None = None,
+        batch_bytes: int | None = None,
+        rate: RateLimit | None = None,
         when: Condition | None = None,
         after: After = None,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
-        _, problems = check_options(DestinationSettings, dict(id=id, retry=retry, when=when), self.place)
+        given = dict(id=id, retry=retry, batch_size=batch_size, batch_bytes=batch_bytes, rate=rate, when=when)
+        checked, problems = check_options(DestinationSettings, given, self.place)
+        valid = checked is not None
+        self.batch_size, self.batch_bytes, self.rate = (batch_size, batch_bytes, rate) if valid else (None, None, None)
         self.retry = retry or Retry(attempts=1)
         self.when = when
         self.after = _ids(after)
@@ -126,7 +133,7 @@ class WriteAdapter(Protocol):
 
 
 class Processor:
-    """A processor in a pipeline. Records for which `when` is false pass unchanged."""
+    """A processor in a pipeline. Records for which `when` is false pass unchanged; with `asyncio` it runs there."""
 
     @collect_keyword_problems
     def __init__(
@@ -138,97 +145,21 @@ class Processor:
         workers: int | None = None,
         when: Condition | None = None,
         retry: Retry | None = None,
+        asyncio: bool = False,
         after: After = None,
         named: bool = True,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
         self.named = named
-        plugin, more = resolve_processor(processor, settings, self.place)
-        self.processor = plugin
-        own = plugin if isinstance(plugin, FunctionProcessor) else None
+        self.processor, more = resolve_processor(processor, settings, self.place, asyncio=asyncio)
+        own = self.processor if isinstance(self.processor, FunctionProcessor) else None
         self.workers = workers if workers is not None else own.workers if own else 1
         self.when = when or (own.when if own else None)
         self.retry = retry or (own.retry if own else None) or Retry(attempts=1)
         self.after = _ids(after)
         values = dict(id=id, workers=self.workers, when=self.when, retry=self.retry)
         self.problems = check_options(ProcessorSettings, values, self.place)[1] + more
-
-
-class DeadLetters:
-    """What happens to refused records: `DeadLetters.stop()`, `drop()`, `keep()`, `to(connector)` or `call(function)`.
-
-    Of the last `window_size` outcomes of a source at most `window_nack_threshold` may be nacks; one more stops the
-    pipeline. Without a window, more than 95 nacks among the first 100 outcomes of a run stop it; a `window_size` of 0
-    accepts any number. `DeadLetters("stop")`, `("drop")`, `("journal")`, `(connector)`, `(function)` mean the same.
-    """
-
-    @collect_keyword_problems
-    def __init__(
-        self,
-        handler: "DeadLettersTo" = "stop",
-        *,
-        window_size: int | None = None,
-        window_nack_threshold: int = 0,
-        retention: Retention | None = None,
-    ) -> None:
-        self.place = place_of_call()
-        spot = self.place or (None, None)
-        values = dict(window_size=window_size, window_nack_threshold=window_nack_threshold, retention=retention)
-        checked, self.problems = check_options(DeadLetterSettings, values, self.place)
-        self.settings = checked if isinstance(checked, DeadLetterSettings) else DeadLetterSettings()
-        policy = parse_policy(handler, self.settings.retention)
-        # The strictest policy stands in for a wrong one until its problem is reported.
-        self.policy = policy or StopPolicy()
-        if policy is None:
-            what = 'must be "stop", "drop", "journal", a destination connector or a callable'
-            message = f"{what}, not {describe_value(handler)}"
-            self.problems.append(Problem("handler", message, _spelling(handler), *spot))
-        if self.policy.connector is not None:
-            found = plugin_problems(self.policy.connector, "", spot)
-            self.problems += [at(problem, "handler") for problem in found]
-        if retention is not None and not self.policy.keeps:
-            what = 'is for letters that are kept here, with the handler "journal"'
-            self.problems.append(Problem("retention", what, None, *spot))
-
-    @classmethod
-    def stop(cls) -> Self:
-        """The first refused record stops the pipeline."""
-        return cls("stop")
-
-    @classmethod
-    @collect_keyword_problems
-    def drop(cls, *, window_size: int | None = None, window_nack_threshold: int = 0) -> Self:
-        """Refused records are logged and forgotten."""
-        return cls("drop", window_size=window_size, window_nack_threshold=window_nack_threshold)
-
-    @classmethod
-    @collect_keyword_problems
-    def keep(
-        cls, *, retention: Retention | None = None, window_size: int | None = None, window_nack_threshold: int = 0
-    ) -> Self:
-        """The state keeps refused records within `retention`. They can be listed, edited and sent again."""
-        return cls("journal", retention=retention, window_size=window_size, window_nack_threshold=window_nack_threshold)
-
-    @classmethod
-    @collect_keyword_problems
-    def to(
-        cls,
-        connector: sdk.DestinationConnector[sdk.Options],
-        *,
-        window_size: int | None = None,
-        window_nack_threshold: int = 0,
-    ) -> Self:
-        """A destination connector stores refused records."""
-        return cls(connector, window_size=window_size, window_nack_threshold=window_nack_threshold)
-
-    @classmethod
-    @collect_keyword_problems
-    def call(
-        cls, function: DeadLetterFunction, *, window_size: int | None = None, window_nack_threshold: int = 0
-    ) -> Self:
-        """A function is called with each refused record, as a DeadLetter."""
-        return cls(function, window_size=window_size, window_nack_threshold=window_nack_threshold)
 
 
 class Pipeline:
@@ -281,6 +212,11 @@ class Pipeline:
     @property
     def delivery(self) -> Delivery:
         return self.settings.delivery
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """When its sources are read again, which is the same for all of them; None if they are read once."""
+        return next((found for each in self.sources if (found := each.settings.timetable) is not None), None)
 
     @property
     def ends(self) -> list[Source | Destination]:
@@ -340,8 +276,13 @@ def derive(declared: Declared, **changes: object) -> Declared:
     return derived
 
 
-def _spelling(handler: object) -> str | None:
-    return did_you_mean(handler, list(NAMED_POLICIES)) if isinstance(handler, str) else None
+def without_schedule(pipeline: Pipeline) -> Pipeline:
+    """Return the pipeline as it is for one run, which begins at once."""
+    unscheduled = {"schedule": None, "timezone": None}
+    return derive(
+        pipeline,
+        sources=[derive(each, settings=each.settings.model_copy(update=unscheduled)) for each in pipeline.sources],
+    )
 
 
 def _ids(after: After) -> list[str] | None:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from conduit_py import defaults
 from conduit_py.backoff import Recovery, Retry
+from conduit_py.schedule import Schedule, check_expression, check_zone
 from conduit_py.sdk.plugin import Options
 
 Id = Annotated[
@@ -30,6 +31,21 @@ def _answers_at_once(when: Callable[..., Any]) -> Callable[..., Any]:
 When = Annotated[Callable[..., Any], AfterValidator(_answers_at_once)]
 
 
+class RateLimit(Options):
+    """How much a source may read, or a destination write, in a second, on average."""
+
+    records_per_second: float | None = Field(default=None, gt=0, description="the most records in a second")
+    bytes_per_second: float | None = Field(
+        default=None, gt=0, description="about the most bytes in a second, estimated from some of the records"
+    )
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> "RateLimit":
+        if self.records_per_second is None and self.bytes_per_second is None:
+            raise ValueError("records_per_second or bytes_per_second must be given")
+        return self
+
+
 class SourceSettings(Options):
     """The settings of a source, whatever its connector."""
 
@@ -40,12 +56,33 @@ class SourceSettings(Options):
         default=False,
         description="never commit half of a group, such as a transaction of a database; for exactly_once",
     )
+    rate: RateLimit | None = None
+    schedule: Annotated[str, AfterValidator(check_expression)] | None = Field(
+        default=None, description='when to read it again, as cron has it: "0 3 * * *" is every day at 3:00'
+    )
+    timezone: Annotated[str, AfterValidator(check_zone)] | None = Field(
+        default=None, description='of the schedule, such as "Europe/Berlin"; without it, UTC'
+    )
+
+    @model_validator(mode="after")
+    def _zone_of_what(self) -> "SourceSettings":
+        if self.timezone is not None and self.schedule is None:
+            raise ValueError("timezone is that of a schedule, and there is none")
+        return self
+
+    @property
+    def timetable(self) -> Schedule | None:
+        """The schedule with its time zone."""
+        return None if self.schedule is None else Schedule(self.schedule, self.timezone or "UTC")
 
 
 class DestinationSettings(Options):
     """The settings of a destination, whatever its connector."""
 
     id: NodeId
+    batch_size: int | None = Field(default=None, ge=1, description="the most records of one `write`")
+    batch_bytes: int | None = Field(default=None, ge=1, description="about the most bytes of one `write`")
+    rate: RateLimit | None = None
     retry: Retry | None = None
     when: When | None = None
 

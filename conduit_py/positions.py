@@ -8,8 +8,8 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
-from operator import lt
-from typing import overload
+from operator import eq, lt
+from typing import Protocol, overload
 
 import msgspec
 
@@ -98,6 +98,45 @@ def _join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
     if len(ranges) == len(parts) and all(one.stop == other.start for one, other in pairwise(ranges)):
         return range(ranges[0].start, ranges[-1].stop)
     return [number for part in parts for number in part]
+
+
+class PositionValue(Protocol):
+    """A position before it is bytes. It is never changed, and equal values have equal bytes."""
+
+    def encode(self) -> bytes: ...
+
+
+class EncodedPositions(LazyPositions):
+    """Positions that are values of the source's own, in the order of its log. Each is encoded when somebody asks."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Sequence[PositionValue]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> "EncodedPositions": ...
+    def __getitem__(self, index: int | slice) -> "bytes | EncodedPositions":
+        return EncodedPositions(self.values[index]) if isinstance(index, slice) else self.values[index].encode()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (value.encode() for value in self.values)
+
+    @property
+    def repeats(self) -> bool:
+        # In the order of a log, equal ones are neighbours. To compare all with all would cost as much as to encode.
+        return any(map(eq, self.values, self.values[1:]))
+
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        alike = [part for part in later if isinstance(part, EncodedPositions)]
+        if len(alike) < len(later):
+            return super().join(later)
+        return EncodedPositions([value for part in (self, *alike) for value in part.values])
 
 
 class PositionMap:

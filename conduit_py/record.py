@@ -172,6 +172,12 @@ class CollectionSchema(msgspec.Struct, frozen=True):
     fields: tuple[SchemaField, ...]
 
 
+class DriftCount(msgspec.Struct):
+    """Counts what did not fit its schema, for a metric. It only grows."""
+
+    count: int = 0
+
+
 def group_sizes(records: Sequence[Record]) -> list[int] | None:
     """Return the number of records in each of these; None if none is a group."""
     if type(records[0]) is not RecordGroup:

@@ -1,10 +1,14 @@
 """Resolves the plugins named in a pipeline definition and collects every problem with them."""
 
+import difflib
+import functools
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any, Literal
 
 from conduit_py import sdk
 from conduit_py.errors import Problem
+from conduit_py.owned_thread import ASYNC_METHODS, is_coroutine_function
 from conduit_py.sdk import registry
 from conduit_py.sdk.plugin import Place, Plugin, at
 from conduit_py.sdk.processor import FunctionProcessor, table_problems
@@ -68,13 +72,50 @@ def plugin_problems(plugin: Plugin[sdk.Options], path: str, spot: tuple[str | No
     """Return the problems of the options of a plugin."""
     # A subclass with an `__init__` of its own that does not call ours has no such attribute.
     if hasattr(plugin, "problems"):
-        return list(plugin.problems)
+        kind: Any = type(plugin)
+        return list(plugin.problems) + [Problem(path, *found, *spot) for found in _never_called(kind)]
     hint = "call super().__init__(**options), or declare options and leave __init__ out"
     return [Problem(path, f"{type(plugin).__qualname__}.__init__ does not pass its options on", hint, *spot)]
 
 
+_MEANT = {
+    **dict.fromkeys(("aclose", "cleanup", "disconnect", "dispose", "shutdown", "tear_down"), "teardown"),
+    **dict.fromkeys(("initialise", "initialize", "set_up", "setup"), "open"),
+    **dict.fromkeys(("acknowledge", "on_ack"), "ack"),
+    "flush_all": "flush",
+}
+"""What other frameworks call our methods."""
+
+
+@functools.cache
+def _never_called(kind: type[Any]) -> list[tuple[str, str]]:
+    """Return what to say about each method that looks like one of ours, which the class does not have itself.
+
+    It would never be called, and nothing would show that: a connection that is not closed, a position not acked.
+    """
+    ours = next(base for base in _FACES if issubclass(kind, base))
+    known = [name for name in dir(ours) if not name.startswith("_") and callable(getattr(ours, name))]
+    own = [base for base in kind.__mro__ if base not in ours.__mro__ and not base.__module__.startswith("conduit_py.")]
+    written = {name: value for base in own for name, value in vars(base).items() if not name.startswith("_")}
+    meant = _MEANT | ({"teardown": "close"} if ours is sdk.Processor else {"close": "teardown"})
+    found = []
+    for name, value in written.items():
+        if hasattr(ours, name) or not callable(value) or isinstance(value, type):
+            continue
+        near = meant.get(name) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.85)), None)
+        near = "close" if near == "teardown" and ours is sdk.Processor else near
+        # A class that has the method as well calls this one from there.
+        if near in known and near not in written:
+            what = f"{kind.__qualname__}.{name} is never called: the SDK has no such method"
+            found.append((what, f"did you mean {near!r}? If it is your own, begin its name with _"))
+    return found
+
+
+_FACES: tuple[type[Any], ...] = (sdk.SourceConnector, sdk.DestinationConnector, sdk.Processor, Plugin)
+
+
 def resolve_processor(
-    item: object, settings: Mapping[str, object] | None, place: Place | None
+    item: object, settings: Mapping[str, object] | None, place: Place | None, *, asyncio: bool = False
 ) -> tuple[sdk.Processor[sdk.Options] | None, list[Problem]]:
     """Return the processor of a definition, given as an object, a function or by name, or None; and its problems."""
     spot = place or (None, None)
@@ -89,8 +130,20 @@ def resolve_processor(
     if callable(item) and not isinstance(item, sdk.Processor):
         item = FunctionProcessor(item)
     if isinstance(item, sdk.Processor):
-        return item, plugin_problems(item, "processor", spot) + table_problems(item)
+        if asyncio:
+            # A copy: the same object may be used elsewhere, on trio.
+            item = copy(item)
+            item.asyncio = True
+        return item, plugin_problems(item, "processor", spot) + table_problems(item) + _asyncio_problems(item, spot)
     return None, [Problem("processor", f"must be a function or a processor, not {describe_value(item)}", None, *spot)]
+
+
+def _asyncio_problems(processor: sdk.Processor[sdk.Options], spot: tuple[str | None, int | None]) -> list[Problem]:
+    """Return the problem of a processor that asks for asyncio and has nothing that could run on it."""
+    if not processor.asyncio or any(is_coroutine_function(getattr(processor, name)) for name in ASYNC_METHODS):
+        return []
+    what, hint = "is for async functions, and this one is not", "leave it out: a plain function may call asyncio.run"
+    return [Problem("asyncio", what, hint, *spot)]
 
 
 def _by_name(

@@ -12,6 +12,8 @@ class Status(StrEnum):
     """The status of a pipeline."""
 
     CREATED = "created"
+    WAITING = "waiting"
+    """Until the next time of its schedule."""
     RUNNING = "running"
     RECOVERING = "recovering"
     STOPPING = "stopping"
@@ -49,3 +51,5 @@ class PipelineState(msgspec.Struct, frozen=True):
     stopped_by: Stopper | None = None
     error: LastError | None = None
     since: float = msgspec.field(default_factory=time.time)
+    next_run: float | None = None
+    """When the sources of a scheduled pipeline are read next, in seconds since 1970. None while a run is unfinished."""

@@ -23,8 +23,9 @@ class WrongEventLoop(FatalError):
     def __init__(self, cause: BaseException) -> None:
         super().__init__(
             f"async functions run on trio, and asyncio was called: {describe(cause)}",
-            suggestion="call trio (trio.sleep, trio.to_thread.run_sync) or a library that works on trio, such as httpx "
-            "and everything on anyio; or write a plain function: it may block, and may use asyncio.run",
+            suggestion="call trio (trio.sleep, trio.to_thread.run_sync) or a library that works on trio, such as "
+            "httpx2 and everything on anyio; give a processor asyncio=True to run it on asyncio; or write a plain "
+            "function: it may block, and may use asyncio.run",
         )
 
 

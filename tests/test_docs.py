@@ -2,11 +2,13 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from warm_python import COMMAND, run_warm
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -34,12 +36,23 @@ def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path) -
 def _run_commands(text: str, folder: Path) -> None:
     for line in text.splitlines():
         if line.startswith("$ ") and not line.startswith("$ make "):
-            _run(["bash", "-c", line[2:]], folder)
+            _run(_words_of(line[2:]) or ["bash", "-c", line[2:]], folder)
+
+
+def _words_of(line: str) -> list[str]:
+    """The words of a line that calls `conduit-py` alone, which needs no shell."""
+    shell = shlex.shlex(line, posix=True, punctuation_chars=True)
+    words = list(shell)
+    alone = words[0] == COMMAND.name and not set("".join(words)) & set("|&;<>()$`*?~{}[]")
+    return [str(COMMAND), *words[1:]] if alone else []
 
 
 def _run(command: list[str], folder: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    if command[0] == "bash":
+        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    else:
+        ran = run_warm(command, cwd=folder, env=environment)
     assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}{ran.stderr}"
 
 

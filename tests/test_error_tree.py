@@ -28,7 +28,8 @@ print it in brackets and with `--json`, and the status of a degraded pipeline ha
 
 An error that is not one of ours has the code `internal`. Errors of an HTTP request itself have these codes:
 `request.malformed`, `request.invalid`, `request.timed_out`, `request.too_large`, `path.unknown`, `method.not_allowed`,
-`access.token_missing`, `access.refused`, `host.refused`, `origin.refused`.
+`access.token_missing`, `access.refused`, `host.refused`, `origin.refused`, `hook.unknown`, `hook.not_running`,
+`hook.failed`.
 
 This page is generated from the classes: `python -m tests.test_error_tree`.
 """

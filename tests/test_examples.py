@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm_python import run_command
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-COMMAND = str(Path(sys.executable).parent / "conduit-py")
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/expected"))
 
 # Sources run side by side, so only the order within each of them is promised.
@@ -23,7 +23,7 @@ def test_there_are_at_least_five() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_output_is_what_it_says(name: str, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / name, tmp_path, dirs_exist_ok=True)
-    ran = subprocess.run([COMMAND, "run", "pipeline.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    ran = run_command("run", "pipeline.py", cwd=tmp_path)
 
     assert ran.returncode == 0, ran.stderr
     for expected in (tmp_path / "expected").iterdir():
@@ -36,7 +36,7 @@ def test_its_output_is_what_it_says(name: str, tmp_path: Path) -> None:
 
 def test_the_unparsable_and_the_refused_orders_are_dead_letters_that_keep_what_was_read(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "orders", tmp_path, dirs_exist_ok=True)
-    subprocess.run([COMMAND, "run", "pipeline.py"], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    run_command("run", "pipeline.py", cwd=tmp_path).check_returncode()
 
     letters = (tmp_path / "dead.jsonl").read_text().splitlines()
     assert len(letters) == 2

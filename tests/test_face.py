@@ -16,17 +16,18 @@ FACE = {
     "conduit_py": """
         Batch ConduitError DeadLetter DeadLetters DeadLettersFound Defer Destination FatalError Fate KeptDeadLetter
         MessageId NodeCounts Operation Payload Pipeline PipelineInvalid Processor processor Record RecordRefused
-        Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome Source Spark
+        RateLimit Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome Source Spark
         State Status TransactionLimits TransientError
     """,
     "conduit_py.sdk": """
         AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json Defer
-        DestinationConnector DuplicateKeys encode_json EndOfSource FatalError Fate FateHandler Fenced Fetched FieldType
+        DestinationConnector DriftCount DuplicateKeys encode_json EncodedPositions EndOfSource EndpointSource
+        FatalError Fate FateHandler Fenced Fetched FieldType HttpAnswer HttpRequest
         is_too_deep JSON_DEPTH_MAX Lag LazyColumn MapPositions may_repeat_keys MessageId metadata NothingYet Operation
         Options Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor processor QueueCounts
         Reading Record RecordRefused Records Result Rows SchemaField SnapshotRefused SnapshotRequest SourceCheckpoint
         SourceConnector SplittableSource StagedDestination State Structured TransactionalDestination TransientError
-        Unchanged WriteGuarantee
+        Unchanged UnreadableRecord WriteGuarantee
     """,
     "conduit_py.sdk.arrow": """
         ARROW_ERRORS check_values columns fit_to_schema FittedRows infer_schema misfit_reason NoCommonSchema python_rows

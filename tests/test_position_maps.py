@@ -3,12 +3,13 @@
 import random
 from typing import TypeAlias
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_py.errors import FatalError
-from conduit_py.sdk import MapPositions, PositionMap
+from conduit_py.sdk import EncodedPositions, MapPositions, PositionMap
 
 maps = st.dictionaries(st.text(max_size=4), st.integers(-(2**60), 2**60) | st.text(max_size=4), max_size=5)
 runs = st.lists(st.tuples(st.sampled_from("abcd"), st.lists(st.integers(0, 9), max_size=4)), max_size=12)
@@ -91,3 +92,22 @@ def test_two_reads_join_to_one(start: dict[str, int | str], runs: Runs, cut: int
 )
 def test_a_value_that_does_not_grow_counts_as_repeated(runs: Runs, repeats: bool) -> None:
     assert MapPositions({"a": 0}, runs).repeats is repeats
+
+
+def test_values_are_encoded_only_when_a_position_is_asked_for_and_never_repeat() -> None:
+    asked: list[int] = []
+
+    class Place(msgspec.Struct, frozen=True):
+        number: int
+
+        def encode(self) -> bytes:
+            asked.append(self.number)
+            return b"%d" % self.number
+
+    positions = EncodedPositions([Place(number) for number in range(5)])
+    joined = positions[:2].join([positions[2:]])
+    alone = [positions.repeats, EncodedPositions([Place(1), Place(1)]).repeats, len(joined), joined[-1]]
+
+    assert alone == [False, True, 5, b"4"]
+    assert asked == [4]
+    assert joined == [b"0", b"1", b"2", b"3", b"4"]

@@ -15,6 +15,7 @@ import pytest
 import trio
 import trio.lowlevel
 from conduit_connectors import file, memory
+from warm_python import WarmPython
 
 import conduit_py
 from conduit_py import (
@@ -192,7 +193,7 @@ def test_a_signal_stops_the_pipeline_and_then_has_its_usual_effect(
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"n": 1}\n')
     (tmp_path / "script.py").write_text(INTERRUPTED)
-    child = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    child = WarmPython([sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     out = tmp_path / "out.jsonl"
     deadline = time.monotonic() + 100
     while not (out.exists() and out.read_text()):
@@ -249,7 +250,7 @@ print("not reached")
 
 def test_a_second_signal_does_not_wait_for_a_graceful_stop(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(STUCK)
-    child = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    child = WarmPython([sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:
         assert child.stdout.readline() == "stuck\n"

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from conduit_py import errors
-from conduit_py.errors import ConduitError, FatalError, NodeFailed, OutOfStep, StaleToken, StateLocked, TransientError
+from conduit_py.errors import ConduitError, FatalError, NodeFailed, StaleToken, StateLocked, TransientError
+from conduit_py.store.claim import OutOfStep
 from conduit_py.wire_error import WireError
 
 

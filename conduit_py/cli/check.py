@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import EngineName, choose_engine
 from conduit_py.runner import require_engine
+from conduit_py.sdk import SplittableSource
 from conduit_py.sdk.plugin import at
 from conduit_py.wire_error import WireError
 
@@ -41,6 +42,8 @@ def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
     else:
         for graph in graphs:
             put(f"{graph.pipeline.id}: ok, {_node_counts(graph)}{_engine(graph.pipeline)}")
+            for source, reader in _readers(graph.pipeline).items():
+                put(f"  {source} is read by the {reader}: {_READ_BY[reader]}")
             for each in guarantees(graph):
                 put(f"  {each.source} → {each.destination}: {each.promise}: {each.why}")
     return ExitCode.OK
@@ -143,6 +146,7 @@ def _graph_fields(graph: Graph) -> dict[str, Any]:
             {"id": node.id, "kind": node.kind, "plugin": node.label, "inputs": node.inputs}
             for node in graph.nodes.values()
         ],
+        **({"read_by": _readers(graph.pipeline)} if graph.pipeline.spark is not None else {}),
         "guarantees": [msgspec.structs.asdict(each) for each in guarantees(graph)],
     }
 
@@ -151,6 +155,22 @@ def _engine(pipeline: Pipeline) -> str:
     if pipeline.spark is None:
         return ""
     return f", on Spark ({pipeline.spark.master})" if pipeline.spark.master else ", on Spark"
+
+
+_READ_BY: Final = {
+    "driver": "it cannot be divided into parts, so its records are sent to executors, which process them",
+    "executors": "it is divided into parts, one for each task",
+}
+
+
+def _readers(pipeline: Pipeline) -> dict[str, str]:
+    """By source, which processes of Spark read it; nothing for a pipeline that runs elsewhere."""
+    return {
+        source.id: "executors"
+        if isinstance(source.connector, SplittableSource) and source.connector.splits()
+        else "driver"
+        for source in (pipeline.sources if pipeline.spark is not None else ())
+    }
 
 
 def _node_counts(graph: Graph) -> str:

@@ -17,10 +17,10 @@ from conduit_py.errors import EnvironmentUnfit
 from conduit_py.wire_error import WireError
 
 try:
-    import httpx
+    import httpx2
 except ModuleNotFoundError as error:
     raise EnvironmentUnfit(
-        f"calling a server needs {error.name}, which is not installed", suggestion="pip install httpx"
+        f"calling a server needs {error.name}, which is not installed", suggestion="pip install httpx2"
     ) from error
 
 TOKEN_VARIABLE = "CONDUIT_API_TOKEN"
@@ -40,10 +40,10 @@ class ApiClient:
     def __init__(self, call: ServerCall) -> None:
         self.url = call.url.rstrip("/")
         token = load_token(call.token_file)
-        self._http = httpx.Client(
+        self._http = httpx2.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            timeout=httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
             verify=_tls(call) if self.url.startswith("https") else False,
             # A proxy that the environment names would see the token, and often cannot reach this machine.
             trust_env=False,
@@ -91,16 +91,16 @@ class ApiClient:
     def _reaching(self) -> Iterator[None]:
         try:
             yield
-        except httpx.TimeoutException as error:
+        except httpx2.TimeoutException as error:
             raise ServerUnreachable(
                 f"the server at {self.url} does not answer", suggestion="look at its log"
             ) from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise ServerUnreachable(
                 f"cannot reach a server at {self.url}: {error}", suggestion=_way_to(error, self._call)
             ) from error
 
-    def _answer(self, response: httpx.Response) -> dict[str, Any]:
+    def _answer(self, response: httpx2.Response) -> dict[str, Any]:
         try:
             answer = response.json()
         except ValueError:
@@ -112,7 +112,7 @@ class ApiClient:
             raise self._foreign(response)
         raise ServerRefused(error, _advice(error))
 
-    def _foreign(self, response: httpx.Response) -> ServerUnreachable:
+    def _foreign(self, response: httpx2.Response) -> ServerUnreachable:
         return ServerUnreachable(
             f"the server at {self.url} is not a conduit-py server (HTTP status {response.status_code})",
             suggestion="give the server's address with --url or CONDUIT_URL",
@@ -183,7 +183,7 @@ def _advice(error: WireError) -> str | None:
     return error.suggestion
 
 
-def _offline(call: ServerCall) -> httpx.BaseTransport | None:
+def _offline(call: ServerCall) -> httpx2.BaseTransport | None:
     """What answers instead of a server, if the call names a state."""
     if not isinstance(call, StateCall) or call.state is None:
         return None
@@ -193,7 +193,7 @@ def _offline(call: ServerCall) -> httpx.BaseTransport | None:
     return OfflineTransport(call.state, call.pipelines)
 
 
-def _way_to(error: httpx.HTTPError, call: ServerCall) -> str:
+def _way_to(error: httpx2.HTTPError, call: ServerCall) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "give the certificate to trust with --tls-ca or the variable SSL_CERT_FILE"
     if "CERTIFICATE_REQUIRED" in str(error) or "alert certificate required" in str(error):
@@ -205,5 +205,5 @@ def _way_to(error: httpx.HTTPError, call: ServerCall) -> str:
 
 
 def _path(parts: tuple[str, ...]) -> str:
-    # Dots too: httpx would resolve an id `..` as the folder above, which is another endpoint.
+    # Dots too: httpx2 would resolve an id `..` as the folder above, which is another endpoint.
     return "/api/v1/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)

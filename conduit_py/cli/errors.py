@@ -11,11 +11,10 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from conduit_py.cli.output import ExitCode, put_json, shown
+from conduit_py.cli.output import ExitCode, printable, printable_lines, put_json, shown
 from conduit_py.config.loaded import LoadWarning
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
-from conduit_py.printable import printable, printable_lines
 from conduit_py.wire_error import WireError
 
 

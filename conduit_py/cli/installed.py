@@ -1,10 +1,9 @@
-"""The commands `plugins` and `version`: what is installed here. Also the reference page of the connectors."""
+"""The commands `plugins` and `version`: what is installed here."""
 
 import inspect
 import json
 import platform
 import sqlite3
-import sys
 from importlib.metadata import version
 from typing import Any
 
@@ -31,21 +30,26 @@ def show(kind: registry.Kind, name: str, *, as_json: bool) -> ExitCode:
     with print_error_as_json(as_json=as_json):
         # Loaded, not only listed: its options are known to its class alone.
         plugin = registry.load_plugin(kind, name)
-    schema = registry.options_schema(plugin)
     if as_json:
-        summary = registry.summary(plugin)
+        summary, schema = registry.summary(plugin), registry.options_schema(plugin)
         put_json({"kind": kind, "name": name, "summary": summary, "available": True, "options": schema})
         return ExitCode.OK
     put(f"{kind} {name}")
     put("")
     put_lines(inspect.getdoc(plugin) or "It says nothing about itself.")
     put("")
-    options = [_row(option, schema) for option in schema.get("properties", {})]
+    options = option_rows(plugin)
     if options:
         put_table(("OPTION", "TYPE", "DEFAULT", "MEANING"), options)
     else:
         put("It takes no options.")
     return ExitCode.OK
+
+
+def option_rows(plugin: type[Any]) -> list[tuple[str, ...]]:
+    """Name, type, default and meaning of each option of a plugin."""
+    schema = registry.options_schema(plugin)
+    return [_row(option, schema) for option in schema.get("properties", {})]
 
 
 def _row(name: str, schema: dict[str, Any]) -> tuple[str, ...]:
@@ -86,35 +90,3 @@ def show_version(*, as_json: bool) -> ExitCode:
         put(f"conduit-py {__version__}")
         put(", ".join(f"{name} {value}" for name, value in facts.items() if name != "conduit-py"))
     return ExitCode.OK
-
-
-HEAD = """# Connectors and their options
-
-What every connector of `conduit_connectors` promises, and its options, as `conduit-py plugins describe` prints them.
-How to choose one, and what else to know about each: [connectors](../../connectors/README.md).
-
-This page is generated from the classes: `python -m conduit_py.cli.installed > docs/reference/connectors.md`.
-"""
-
-
-def reference_page() -> str:
-    """The page as it is committed."""
-    listed = [each for each in registry.list_plugins() if each.kind in ("source", "destination")]
-    found = {(each.name, each.kind): registry.load_plugin(each.kind, each.name) for each in listed}
-    # A plugin of somebody else that is installed here is not ours to describe.
-    ours = [name for name in sorted(found) if found[name].__module__.startswith("conduit_connectors.")]
-    return "\n".join([HEAD, *(_section(" ".join(name), found[name]) for name in ours)])
-
-
-def _section(title: str, plugin: Any) -> str:
-    schema = registry.options_schema(plugin)
-    table = ["| option | type | default | |", "|---|---|---|---|"]
-    for option in schema.get("properties", {}):
-        name, of_type, default, meaning = (cell.replace("|", "\\|") for cell in _row(option, schema))
-        table.append(f"| `{name}` | {of_type} | {default if default == 'required' else f'`{default}`'} | {meaning} |")
-    promise = inspect.getdoc(plugin) or ""
-    return "\n".join([f"## {title}", "", promise, "", *(table if len(table) > 2 else ["It takes no options."]), ""])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference_page())

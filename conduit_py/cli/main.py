@@ -14,9 +14,8 @@ from cyclopts import App, CycloptsError, Parameter, validators
 
 from conduit_py import __version__, defaults
 from conduit_py.cli import server_commands
-from conduit_py.cli.dlq_commands import dlq
-from conduit_py.cli.journal_commands import journal
 from conduit_py.cli.output import forget_reader, prepare_streams, shown_traceback
+from conduit_py.cli.storage_commands import dlq, journal
 from conduit_py.exhaustion import MEMORY, end_if_without_memory, end_without_memory, exhaustion_of, what_ran_out
 
 _YOUNG_OBJECTS_MAX = 20_000
@@ -69,6 +68,7 @@ def run(
     ] = None,
     fresh: Annotated[bool, Parameter(help="forget the stored positions and deliver everything again")] = False,
     fail_on_dead_letters: Annotated[bool, Parameter(help="end with exit code 4 if any record was refused")] = False,
+    once: Annotated[bool, Parameter(help="run pipelines with a schedule once, now, and end")] = False,
     stop_timeout: Annotated[
         float | None,
         Parameter(help="seconds a graceful stop may take", validator=validators.Number(gt=0)),
@@ -83,7 +83,7 @@ def run(
     json: Annotated[bool, Parameter(help="progress and results as JSON lines")] = False,
     debug: Debug = False,
 ) -> int:
-    """Run the pipelines of a file until their sources end.
+    """Run the pipelines of a file until their sources end, or on their schedule until they are stopped.
 
     A second run continues where the first one ended, however it ended.
     Ctrl-C (or SIGTERM) stops gracefully: what has been read is delivered first.
@@ -93,7 +93,7 @@ def run(
 
     return run_file(
         file, pipeline=pipeline, state=state, fresh=fresh, fail_on_dead_letters=fail_on_dead_letters,
-        stop_timeout=stop_timeout, engine=engine, master=master, as_json=json, debug=debug,
+        once=once, stop_timeout=stop_timeout, engine=engine, master=master, as_json=json, debug=debug,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-import httpx
+import httpx2
 import trio
 
 from conduit_py.config.definitions import Definitions
@@ -18,7 +18,7 @@ from conduit_py.store.store import Store, open_store
 log = logging.getLogger("conduit_py")
 
 
-class OfflineTransport(httpx.BaseTransport):
+class OfflineTransport(httpx2.BaseTransport):
     """The API over a state, without a server and without running anything.
 
     The state is open, and locked, for one request at a time. Pipelines come from `pipelines`, else from the files
@@ -30,7 +30,7 @@ class OfflineTransport(httpx.BaseTransport):
         self._pipelines = pipelines
         self._loaded: dict[Path, list[LoadedPipeline]] = {}
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         # Opening would create it, and a mistyped directory would look like one without any letters.
         if "://" not in self._state and not Path(self._state, "state.db").exists():
             raise EnvironmentUnfit(
@@ -40,16 +40,16 @@ class OfflineTransport(httpx.BaseTransport):
             raise EnvironmentUnfit(f"there is no {self._pipelines}", suggestion="name the file of the pipelines")
         return trio.run(self._answer, request)
 
-    async def _answer(self, request: httpx.Request) -> httpx.Response:
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         async with await open_store(self._state) as store, trio.open_nursery() as nursery:
             fleet = Fleet(store, nursery, on_spark=Supervisor)
             for each in await self._definitions(store):
                 await _add(fleet, each)
             service = Service(fleet, store, nursery)
             app = create_app(service, ServerConfig().policy)
-            answer = await httpx.ASGITransport(app=app).handle_async_request(request)
+            answer = await httpx2.ASGITransport(app=app).handle_async_request(request)
             content = await answer.aread()
-        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
+        return httpx2.Response(answer.status_code, headers=answer.headers, content=content)
 
     async def _definitions(self, store: Store) -> list[LoadedPipeline]:
         if self._pipelines is not None:

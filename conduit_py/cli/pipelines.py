@@ -8,10 +8,9 @@ from typing import Any
 
 from conduit_py.cli.client import ApiClient, connect
 from conduit_py.cli.errors import count_of
-from conduit_py.cli.output import ExitCode, ago, put, put_json, put_table
+from conduit_py.cli.output import ExitCode, ago, printable, put, put_json, put_table
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import ConduitError, Problem
-from conduit_py.printable import printable
 
 POLL_SECONDS = 0.1
 ENDED = ("stopped", "completed", "degraded")
@@ -22,7 +21,7 @@ STEPS = {
     "restart": "delivers what it has read, then restarts",
     "note": "has another definition, for the next start",
 }
-STARTED = ("running", "recovering", "completed", "degraded")
+STARTED = ("running", "recovering", "waiting", "completed", "degraded")
 
 
 class WaitTimedOut(ConduitError):

@@ -20,9 +20,10 @@ from conduit_py.cli.project_state import choose_state, claim_ids
 from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
+from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.pipeline import Pipeline
+from conduit_py.pipeline import Pipeline, without_schedule
 from conduit_py.pipeline_settings import EngineName
 from conduit_py.runner import supervise
 from conduit_py.status import Stopper
@@ -42,6 +43,7 @@ def run_file(
     state: str | Path | None = None,
     fresh: bool = False,
     fail_on_dead_letters: bool = False,
+    once: bool = False,
     stop_timeout: float | None = None,
     engine: EngineName | None = None,
     master: str | None = None,
@@ -51,6 +53,8 @@ def run_file(
     """Run the pipelines of a file. Raises what prevents a start; how they ended is in the exit code."""
     try:
         graphs = _load_graphs(file, pipeline, engine, master)
+        if once:
+            graphs = [compile_pipeline(without_schedule(graph.pipeline)) for graph in graphs]
         pipelines = [graph.pipeline for graph in graphs]
         if stop_timeout is not None:
             for each in pipelines:
@@ -60,6 +64,11 @@ def run_file(
         display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
         for note in tail_notes(file, pipelines):
             display.say("tailing", note)
+        for each in pipelines:
+            if each.schedule is not None:
+                when = f"{each.schedule.expression} ({each.schedule.timezone})"
+                note = f"runs at {when} until it is stopped, with Ctrl-C or SIGTERM; --once runs it now and ends"
+                display.say("scheduled", f"{each.id}: {note}")
         # Before the state is opened: a run that lacks Spark must not create a folder or take a lock.
         require_engines(pipelines)
         # What a start has made stays: no collection has to look at it, nor does the end of the process.

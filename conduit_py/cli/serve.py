@@ -19,6 +19,7 @@ from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.pipeline_log import SIGNAL
 from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.lifecycle.watch import watch
+from conduit_py.sdk.endpoint import HAS_SERVER
 from conduit_py.spark.child.supervisor import ChildSupervisor
 from conduit_py.status import Stopper
 from conduit_py.store.store import open_store
@@ -95,6 +96,8 @@ async def _serve(
     from conduit_py.server.service import Service
 
     project_state = choose_state()
+    # Before any task begins: they inherit it.
+    HAS_SERVER.set(True)
     async with await open_store(serving.state or project_state) as store, trio.open_nursery() as nursery:
         claim = partial(claim_ids, store, project_state) if serving.state is None else None
         if claim is not None:

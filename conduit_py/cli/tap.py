@@ -10,9 +10,8 @@ from rich.text import Text
 
 from conduit_py.cli.client import ServerUnreachable, connect
 from conduit_py.cli.errors import Console
-from conduit_py.cli.output import ExitCode, put_json
+from conduit_py.cli.output import ExitCode, printable, put_json
 from conduit_py.cli.server_commands import ServerCall
-from conduit_py.printable import printable
 
 RecordFields: TypeAlias = dict[str, str]
 """The printed value at each path of a record."""
@@ -53,7 +52,7 @@ def tap(call: ServerCall, id: str, node: str, rate: int, limit: int | None) -> E
 
 def record_lines(event: dict[str, Any]) -> list[Text]:
     """A line about the message, then its fields, or how the node changed them."""
-    lines = [_headline(event)]
+    lines = [_headline(event), *_schema_lines(event.get("source_schema"))]
     before = None if event["before"] is None else fields_of(event["before"])
     after = [fields_of(each) for each in event["after"] or ()]
     if before is None or not after:
@@ -70,6 +69,22 @@ def record_lines(event: dict[str, Any]) -> list[Text]:
         lines.append(Text(f"  and {event['pieces'] - len(after)} more pieces", "dim"))
     if event["cut"]:
         lines.append(Text(f"  too long to be shown whole: {printable(', '.join(event['cut']))}", "dim"))
+    return lines
+
+
+def _schema_lines(schema: dict[str, Any] | None) -> list[Text]:
+    """The fields that a source announced: name, type, the type in its own system, and what else holds for it."""
+    if schema is None:
+        return []
+    lines = [
+        Text(f"  schema of {printable(schema['collection'])}, version {printable(schema['version'])}", "bold cyan")
+    ]
+    for field in schema["fields"]:
+        # A schema that is too long ends in the middle of a field.
+        marks = [field.get("native") and f"({field['native']})", field.get("key") and "key"]
+        marks += ["not null"] if field.get("nullable") is False else []
+        words = [f"{field.get('name', '…')}:", field.get("type", "…"), *filter(None, marks)]
+        lines.append(Text(f"    {printable(' '.join(words))}", "cyan"))
     return lines
 
 

@@ -12,14 +12,13 @@ from rich.text import Text
 
 from conduit_py.cli.client import ApiClient, ServerUnreachable, connect
 from conduit_py.cli.errors import Console, count_of
-from conduit_py.cli.output import ExitCode, ago, put_json
+from conduit_py.cli.output import ExitCode, ago, printable, put_json
 from conduit_py.cli.pipelines import trouble
 from conduit_py.cli.result import RecordRate
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.printable import printable
 
-ORDER = ("degraded", "recovering", "stopping", "running", "created", "stopped", "completed")
+ORDER = ("degraded", "recovering", "stopping", "running", "waiting", "created", "stopped", "completed")
 STYLES = {"degraded": "bold red", "recovering": "yellow", "stopping": "yellow", "running": "green"}
 RETRY_SECONDS, RETRY_MAX_SECONDS = 0.5, 5.0
 HEADINGS = ("pipeline", "status", "for", "records/s", "read", "acked", "dead", "in flight", "")

@@ -281,6 +281,37 @@ def _translate_avro_encode(translation: Translation) -> None:
         translation.set("version", version, "schema.preRegistered.version")
 
 
+_WEBHOOK: Final = {
+    "request.url": "url",
+    "request.method": "method",
+    "request.body": "body",
+    "response.body": "response_body",
+    "response.status": "response_status",
+}
+_WEBHOOK_DELAYS: Final = {"backoffRetry.min": "retry_min_seconds", "backoffRetry.max": "retry_max_seconds"}
+_WEBHOOK_NUMBERS: Final = {"backoffRetry.count": "retry_count", "backoffRetry.factor": "retry_factor"}
+
+
+def _translate_webhook(translation: Translation) -> None:
+    """The headers keep their names; the content type may be given in the old way too."""
+    names = [*_WEBHOOK, *_WEBHOOK_DELAYS, *_WEBHOOK_NUMBERS, "request.contentType", "headers.*"]
+    translation.known += names
+    for name, option in _WEBHOOK.items():
+        if (text := translation.take(name)) is not None:
+            translation.set(option, text, name)
+    for name, option in _WEBHOOK_DELAYS.items():
+        if (seconds := translation.take_seconds(name)) is not None:
+            translation.set(option, seconds, name)
+    for name, option in _WEBHOOK_NUMBERS.items():
+        if (number := translation.take_number(name)) is not None:
+            translation.set(option, number, name)
+    content_type = translation.take("request.contentType")
+    if content_type is not None and any(name.lower() == "headers.content-type" for name in translation.rest):
+        translation.problem("request.contentType", "cannot be given together with headers.Content-Type", "leave it out")
+    elif content_type is not None:
+        translation.set(("headers", "Content-Type"), content_type, "request.contentType")
+
+
 _TRANSLATORS: Final[dict[tuple[Kind, str], Callable[[Translation], None]]] = {
     ("source", "generator"): _translate_generator,
     ("source", "file"): _translate_file_source,
@@ -288,5 +319,6 @@ _TRANSLATORS: Final[dict[tuple[Kind, str], Callable[[Translation], None]]] = {
     ("destination", "log"): _translate_log,
     ("processor", "avro.decode"): _translate_registry,
     ("processor", "avro.encode"): _translate_avro_encode,
+    ("processor", "webhook.http"): _translate_webhook,
 }
 """The plugins whose settings differ from our options."""

@@ -2,7 +2,7 @@
 
 import stat
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -29,8 +29,24 @@ def read_file(file: Path) -> Loaded:
     # Before the file is opened: its code runs with our permissions.
     check_trusted(file)
     if file.suffix.lower() in SUFFIXES and not file.is_dir():
-        return load_yaml(file)
-    return Loaded(tuple(_loaded_pipeline(pipeline, file) for pipeline in load_pipelines(file)))
+        loaded = load_yaml(file)
+    else:
+        loaded = Loaded(tuple(_loaded_pipeline(pipeline, file) for pipeline in load_pipelines(file)))
+    deprecated = [warning for each in loaded.pipelines for warning in _deprecated_options(each)]
+    return loaded._replace(warnings=(*loaded.warnings, *deprecated))
+
+
+def _deprecated_options(loaded: LoadedPipeline) -> Iterator[LoadWarning]:
+    """A warning for each option of a connector that has another name now. It works as before."""
+    for node in loaded.pipeline.ends:
+        connector = node.connector
+        if connector is None or connector.problems:
+            continue
+        for name in sorted(connector.options.model_fields_set):
+            field = type(connector.options).model_fields[name]
+            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("deprecated"):
+                place = node.place or (str(loaded.file), loaded.line)
+                yield LoadWarning(f"{loaded.id}.{node.id}.{name}", field.description or "is deprecated", None, *place)
 
 
 def refuse_duplicate_ids(loaded: Loaded) -> Loaded:

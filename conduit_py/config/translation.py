@@ -6,7 +6,7 @@ What Conduit's plugins and ours have in common; what differs is in `conduit_sett
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -143,18 +143,25 @@ def adopt_options(translation: Translation, model: type[Options]) -> None:
     """Take the settings that are options of the plugin, report the others as unknown, and check all options.
 
     Text is converted to the type of the option: a number, a boolean, a list from text with commas, seconds
-    from a duration such as 1m30s.
+    from a duration such as 1m30s. The entries of a list of objects are numbered: `references.0.name`.
     """
     for name in list(translation.rest):
         head, _, inner = name.partition(".")
         if name in model.model_fields:
             translation.set(name, translation.take(name), name)
         elif inner and head in model.model_fields:
-            translation.set((head, inner), translation.take(name), name)
+            translation.set(_inner_path(model, head, inner), translation.take(name), name)
         else:
             _unknown(translation, name, [*translation.known, *model.model_fields])
     for error in _errors(model, translation.options):
         _report(translation, model, error)
+
+
+def _inner_path(model: type[Options], head: str, inner: str) -> OptionPath:
+    """The path of an option inside of another: in a list, a number comes first; in a mapping, dots are of the name."""
+    number, _, rest = inner.partition(".")
+    in_list = get_origin(model.model_fields[head].annotation) in (list, tuple)
+    return (head, number, rest) if in_list and rest and number.isdecimal() else (head, inner)
 
 
 def _unknown(translation: Translation, name: str, known: list[str]) -> None:
@@ -182,14 +189,19 @@ def _validation_errors(model: type[Options], options: Mapping[str, Any]) -> list
 
 
 def _convert_text(options: dict[str, Any], error: ErrorDetails) -> bool:
-    """Convert a text that pydantic could not: a list with commas, or a duration."""
+    """Convert what pydantic could not: a list with commas, a list whose entries are numbered, or a duration."""
     if len(error["loc"]) != 1:
         return False
     name = str(error["loc"][0])
     text = options.get(name)
+    is_list = error["type"] in ("list_type", "tuple_type")
+    # Numbers without a gap: an entry that is not written must not vanish.
+    if is_list and isinstance(text, dict) and text.keys() == {str(number) for number in range(len(text))}:
+        options[name] = [text[str(number)] for number in range(len(text))]
+        return True
     if not isinstance(text, str):
         return False
-    if error["type"] == "list_type":
+    if is_list:
         options[name] = [part.strip() for part in text.split(",")]
         return True
     if error["type"] == "float_parsing" and name.endswith("_seconds"):
@@ -211,6 +223,9 @@ def _report(translation: Translation, model: type[Options], error: ErrorDetails)
         description = model.model_fields[str(path[0])].description
         hint = f"add `{setting}: …`" + (f", {description}" if description else "")
         translation.problem(setting, "this setting is required", hint)
+    elif error["type"] in ("list_type", "tuple_type") and isinstance(translation.options.get(str(path[0])), dict):
+        hint = f"write `{path[0]}.0.NAME: …`, then `{path[0]}.1.NAME: …`"
+        translation.problem(setting, "is in a list, whose entries are numbered from 0 without a gap", hint)
     else:
         suggestion = error.get("ctx", {}).get("suggestion")
         translation.problem(setting, f"{error['msg']}{translation.quote(setting)}", suggestion)

@@ -124,7 +124,8 @@ _CLASSES: Final[dict[registry.Kind, type[Any]]] = {
 }
 
 
-CONNECTOR_KEYS: Final = ["id", "type", "plugin", "name", "settings", "processors", "atomic"]
+SOURCE_KEYS: Final = ["atomic", "schedule", "timezone"]
+CONNECTOR_KEYS: Final = ["id", "type", "plugin", "name", "settings", "processors", *SOURCE_KEYS]
 PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "type"]
 QUEUE_KEYS: Final = ["plugin", "settings", "window-size", "window-nack-threshold"]
 NAME_LENGTH_MAX: Final = 256
@@ -162,10 +163,12 @@ class Connectors:
         self.kinds |= {kind} if kind else {"source", "destination"}
         plugin = read_plugin(section, kind) if kind else None
         processors = read_processors(section, self._version)
-        atomic = section.flag("atomic")
-        if atomic and kind == "destination":
-            section.problem("atomic", "is a setting of sources")
-        return _ReadConnector(id, kind, plugin, processors, atomic) if kind and plugin else None
+        own = {"atomic": section.flag("atomic"), "schedule": section.text("schedule")}
+        own["timezone"] = section.text("timezone")
+        for key in SOURCE_KEYS if kind == "destination" else ():
+            if own[key]:
+                section.problem(key, "is a setting of sources")
+        return _ReadConnector(id, kind, plugin, processors, own) if kind and plugin else None
 
     def _add(self, read: "_ReadConnector") -> None:
         section, translation = read.plugin.section, read.plugin.translation
@@ -174,7 +177,7 @@ class Connectors:
             return
         if isinstance(connector, sdk.SourceConnector):
             size = translation.batch_size or _DEFAULT_BATCH_SIZE
-            source = Source(read.id, connector, processors=read.processors, batch_size=size, atomic=read.atomic)
+            source = Source(read.id, connector, processors=read.processors, batch_size=size, **read.own)
             self.sources.append(set_place(source, section))
         elif isinstance(connector, sdk.DestinationConnector):
             lines = [set_place(line_processor(translation.line), section)] if translation.line is not None else []
@@ -187,7 +190,8 @@ class _ReadConnector(NamedTuple):
     kind: registry.Kind
     plugin: ReadPlugin
     processors: list[Processor]
-    atomic: bool
+    own: dict[str, Any]
+    """The settings of a source, by name."""
 
 
 _DEFAULT_BATCH_SIZE: Final[int] = SourceSettings.model_fields["batch_size"].default

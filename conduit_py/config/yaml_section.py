@@ -275,5 +275,7 @@ def _text_hint(node: yaml.Node, name: str) -> str:
     if isinstance(node, yaml.MappingNode) and any(isinstance(key, yaml.MappingNode) for key, _ in node.value):
         return "put a template in single quotes: '{{ … }}'"
     if isinstance(node, yaml.SequenceNode):
+        if any(isinstance(entry, yaml.MappingNode) for entry in node.value):
+            return f"write `{name}.0.NAME: …` for each key of the first entry, and so on"
         return "write a list as one text, with commas"
     return f"write `{name}.NAME: …` for each key inside of it"

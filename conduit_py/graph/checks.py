@@ -37,6 +37,7 @@ def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
         yield _problem(pipeline, "dead_letters", "at_most_once drops refused records", 'use DeadLetters("drop")')
     yield from _state_problems(pipeline)
     yield from _atomic_problems(pipeline)
+    yield from _schedule_problems(pipeline)
 
 
 def _atomic_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -50,6 +51,21 @@ def _atomic_problems(pipeline: Pipeline) -> Iterator[Problem]:
         if source.connector is not None and not source.connector.has_groups:
             what = f"{connector_label(source.connector)} does not tell which records belong together"
             yield _problem(source, path, what, "remove it")
+
+
+def _schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    schedule = pipeline.schedule
+    if schedule is None:
+        return
+    for source in pipeline.sources:
+        path, connector = f"sources.{source.id}.schedule", source.connector
+        if source.settings.timetable != schedule:
+            what = "all sources of a pipeline have one schedule, because they are opened and closed together"
+            hint = f'give it schedule="{schedule.expression}" in {schedule.timezone} too, or make it another pipeline'
+            yield _problem(source, path, what, hint)
+        elif connector is not None and not connector.problems and connector.endless:
+            what = f"{connector_label(connector)} waits for more at its end, so no second run would ever begin"
+            yield _problem(source, path, what, "let it end by its options, or remove the schedule")
 
 
 def _exactly_once_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -307,3 +323,7 @@ def spark_problems(pipeline: Pipeline) -> Iterator[Problem]:
         if source.settings.atomic:
             what = "tasks of Spark divide the records of a group"
             yield _problem(source, f"sources.{source.id}.atomic", what, 'run it on the engine "trio", or remove it')
+        if source.settings.schedule is not None:
+            what = "a Spark is not kept, or started, for runs on a schedule"
+            hint = 'run it on the engine "trio", or start it with cron and `conduit-py run --once`'
+            yield _problem(source, f"sources.{source.id}.schedule", what, hint)

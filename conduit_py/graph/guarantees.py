@@ -10,6 +10,7 @@ from conduit_py import sdk
 from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import Destination, Source
 from conduit_py.sdk.destination import TransactionalDestination, WriteGuarantee
+from conduit_py.sdk.endpoint import EndpointSource
 
 Promise: TypeAlias = Literal["exactly once", "effectively once", "at least once", "at most once", "best effort"]
 
@@ -50,6 +51,9 @@ def _promise(graph: Graph, source: Node, at: Node) -> tuple[Promise, str]:
     delivery = graph.pipeline.delivery
     if delivery == "at_most_once":
         return "at most once", "progress is saved before a record is sent, so a crash loses the records in flight"
+    if isinstance(reading, EndpointSource) and not reading.drops_repeats:
+        what = f"{source.id} answers when a record is durable, and its clients send again what was not answered"
+        return "at least once", f"{what}; without a key it cannot recognise what it has already"
     # Before exactly_once: no commit can make up for a source that cannot resume.
     if not reading.resumable:
         what = f"{source.id} cannot resume from a position"

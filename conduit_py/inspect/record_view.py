@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from conduit_py.errors import RecordRefused
-from conduit_py.record import Data, Payload, Record, Structured
+from conduit_py.record import CollectionSchema, Data, Payload, Record, Structured
 from conduit_py.wire_error import safe_text
 
 Redact: TypeAlias = Callable[[str], str]
@@ -51,6 +51,18 @@ def view_record(record: Record, size_max: int, redact: Redact) -> RecordView:
             "before": showing.data(record.payload.before, "payload.before"),
             "after": showing.data(record.payload.after, "payload.after"),
         },
+    }
+    return RecordView(value, showing.cut, showing.long)
+
+
+def view_schema(schema: CollectionSchema, size_max: int, redact: Redact) -> RecordView:
+    """Return a view of a schema, as that of a record: names of columns are content of the source's system."""
+    showing = _ViewBuilder(size_max, redact)
+    fields = [msgspec.to_builtins(field) for field in schema.fields]
+    value = {
+        "collection": showing.value(schema.collection, "source_schema.collection", 0),
+        "version": showing.value(schema.version, "source_schema.version", 0),
+        "fields": showing.value(fields, "source_schema.fields", 0),
     }
     return RecordView(value, showing.cut, showing.long)
 

@@ -14,8 +14,8 @@ import trio
 from conduit_py.batch import Batch, MessageId
 from conduit_py.defaults import TAP_RATE
 from conduit_py.errors import RunError, describe
-from conduit_py.inspect.record_view import RecordView, Redact, view_record
-from conduit_py.record import Record, Structured
+from conduit_py.inspect.record_view import RecordView, Redact, view_record, view_schema
+from conduit_py.record import CollectionSchema, Record, Structured
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import Defer
@@ -29,6 +29,7 @@ Outcome: TypeAlias = Literal["read", "passed", "changed", "filtered", "split", "
 BUFFER_SIZE = 100
 RECORD_SIZE_MAX = 16 * 1024
 PIECES_MAX = 20
+SCHEMAS_MAX = 1000
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -47,6 +48,8 @@ class Sample(msgspec.Struct, frozen=True):
     """The paths of values that are too long to be shown in full, such as before.payload.after.text."""
     skipped: int = 0
     """The number of messages since the previous sample that were not sampled."""
+    source_schema: Structured | None = None
+    """The schema of its collection as its source announced it, if this tap has not shown that version before."""
 
 
 class Tap:
@@ -62,6 +65,7 @@ class Tap:
         self._taken: deque[float] = deque(maxlen=rate)
         self._skipped = 0
         self._given = 0
+        self._schemas: dict[str, str] = {}
         self._send, self._receive = trio.open_memory_channel[Sample](BUFFER_SIZE)
 
     @property
@@ -98,6 +102,19 @@ class Tap:
 
     def show(self, record: Record) -> RecordView:
         return view_record(record, RECORD_SIZE_MAX, self._redact)
+
+    def show_schema(self, schema: CollectionSchema | None) -> RecordView | None:
+        """Return the view of a schema that no sample has shown yet."""
+        # Once: the schema of a wide table is larger than its records.
+        if schema is None or self._schemas.get(schema.collection) == schema.version:
+            return None
+        return view_schema(schema, RECORD_SIZE_MAX, self._redact)
+
+    def note_schema(self, schema: CollectionSchema) -> None:
+        """Remember that a sample with this schema is with the reader."""
+        self._schemas = {**self._schemas, schema.collection: schema.version}
+        while len(self._schemas) > SCHEMAS_MAX:
+            del self._schemas[next(iter(self._schemas))]
 
     def show_error(self, error: str) -> str:
         # Redacted first: an error message may quote the record, and the record a secret.
@@ -153,8 +170,13 @@ class TapPoint:
                     self.give(tap, seen, _Outcome("refused", error=error))
 
     def give(self, tap: Tap, seen: "_Before", made: "_Outcome") -> None:
-        if not tap.give(_sample(tap, seen, made)):
+        schema = seen.batch.schema(seen.index)
+        shown = tap.show_schema(schema)
+        if not tap.give(_sample(tap, seen, made, shown)):
             self.dropped += 1
+        # Not if it was dropped: then the next sample has the schema.
+        elif schema is not None and shown is not None:
+            tap.note_schema(schema)
 
     def _choose(self, tap: Tap, count: int) -> int:
         chosen = tap.choose(count)
@@ -270,11 +292,12 @@ def _after(tap: Tap, seen: _Before, record: Record) -> RecordView:
     return after
 
 
-def _sample(tap: Tap, seen: _Before, made: _Outcome) -> Sample:
+def _sample(tap: Tap, seen: _Before, made: _Outcome, schema: RecordView | None) -> Sample:
     batch, index = seen.batch, seen.index
     cut = [f"before.{path}" for path in seen.before.cut] if seen.before is not None else []
     for number, after in enumerate(made.after or ()):
         cut += [f"after[{number}].{path}" for path in after.cut]
+    cut += schema.cut if schema is not None else []
     return Sample(
         at=time.time(),
         message=batch.id(index),
@@ -285,6 +308,7 @@ def _sample(tap: Tap, seen: _Before, made: _Outcome) -> Sample:
         error=tap.show_error(made.error) if made.error is not None else None,
         pieces=made.pieces,
         cut=cut,
+        source_schema=schema.value if schema is not None else None,
     )
 
 

@@ -33,9 +33,6 @@ from conduit_py.user_errors import as_error
 
 log = logging.getLogger("conduit_py")
 
-NOT_RESUMED = (Status.DEGRADED, Status.COMPLETED)
-"""Statuses that a start of the server leaves alone, as it does a pipeline that the user stopped."""
-
 
 class Member:
     """A pipeline of the fleet, running or not."""
@@ -141,18 +138,21 @@ class Fleet:
         """Start a pipeline, unless the user stopped it, or it is completed or degraded."""
         state = await self._store.state(id)
         by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
-        if by_user or state.status in NOT_RESUMED:
+        completed = state.status is Status.COMPLETED and self[id].pipeline.schedule is None
+        if by_user or completed or state.status is Status.DEGRADED:
             self[id].log.log_left_alone(state)
         else:
             self.start(id, asked_by=asked_by)
 
     def start(self, id: str, *, asked_by: str = PROGRAM) -> None:
-        """Start a pipeline; returns at once. The log says who asked."""
+        """Start a pipeline, or the next run of one that waits for it; returns at once. The log says who asked."""
         member = self[id]
         if self._shutting_down:
             raise ShuttingDown("the server is shutting down and starts no pipelines")
         if member.running:
-            raise PipelineBusy(f"pipeline {id!r} is running already")
+            if member.supervisor is None or not member.supervisor.run_now():
+                raise PipelineBusy(f"pipeline {id!r} is running already")
+            return
         # This function must not await: a second start in between would run the pipeline twice.
         recovery = member.pipeline.settings.recovery or self._recovery
         engine = Supervisor if member.pipeline.spark is None else self._on_spark

@@ -69,6 +69,11 @@ class PipelineLog:
         facts = {"failures": failures, "next_try_at": next_try, "next_try_seconds": round(seconds, 3)}
         self._log(logging.WARNING, "recovering", text, **_facts(error), **facts)
 
+    def log_wait(self, what: str, progress: Progress) -> None:
+        """Log that a pipeline with a schedule waits; the counts are of all its runs so far."""
+        text = f"waits for {what}: {progress.read:,} read, {progress.acked:,} acked so far"
+        self._log(logging.INFO, "waiting", text, read=progress.read, acked=progress.acked)
+
     def log_end(self, state: PipelineState, progress: Progress, asked_by: str) -> None:
         """Log how a pipeline ended. `asked_by` had it stopped or, if nobody did, started."""
         counts = {"read": progress.read, "acked": progress.acked, "dead_letters": progress.dead_letters}

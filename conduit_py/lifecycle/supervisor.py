@@ -2,12 +2,12 @@
 
 import logging
 import random
-from collections import deque
+import time
 from collections.abc import Callable, Collection, Mapping
 
 import trio
 
-from conduit_py.backoff import Recovery
+from conduit_py.backoff import Failures, Recovery
 from conduit_py.errors import FatalError, PipelineIdle, RunElsewhere, RunError, StateFailed
 from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.isolation import Isolation
@@ -18,11 +18,14 @@ from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.pipeline_log import PipelineLog
 from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import Delivery
+from conduit_py.schedule import sleep_until
+from conduit_py.sdk.endpoint import EndpointSource
+from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.source import SnapshotRefused, SnapshotRequest
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitEach, CommitFirst, CommitSeries, CommitStrategy, IndependentRuns
-from conduit_py.stream.meter import Meter, Progress, WaitReason
+from conduit_py.stream.meter import Meter, Progress, blocked_on
 from conduit_py.stream.run import Ending, How, Run
 
 log = logging.getLogger("conduit_py")
@@ -43,6 +46,8 @@ class Supervisor:
     An error that is not fatal starts the pipeline again after a back-off, as often as `recovery`
     allows. Invariant 10: once asked to stop, it never starts again by itself. The status and the first
     error are in the store before and after every run.
+
+    A pipeline with a schedule waits after each run, with all connectors torn down. Times within a run are skipped.
     """
 
     def __init__(
@@ -54,20 +59,20 @@ class Supervisor:
         rng: random.Random | None = None,
         taps: Taps | None = None,
         log: PipelineLog | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._graph = as_graph(definition)
         self._store = store
-        self._recovery = recovery or self.pipeline.settings.recovery or NO_RECOVERY
         self._rng = rng or random.Random()
         self._taps = taps or Taps()
         self._log = log or PipelineLog(self.pipeline.id)
+        self._clock, self._run_called_for = clock, trio.Event()
         self._run: Run | None = None
         self._commits = STRATEGIES[self.pipeline.delivery][1]()
-        self._stop_requested = trio.Event()
-        self._mended = trio.Event()
+        self._stop_requested, self._mended = trio.Event(), trio.Event()
         self._stopped_by: Stopper | None = None
-        self._failures: deque[float] = deque()
-        self._failed_in_a_row = 0
+        self._recovery = recovery or self.pipeline.settings.recovery or NO_RECOVERY
+        self._failures = Failures(self._recovery)
         self._recoveries = 0
         self._started_at: float | None = None
         self._run_began_at = 0.0
@@ -85,7 +90,7 @@ class Supervisor:
 
     @property
     def pipeline(self) -> Pipeline:
-        return self._graph.pipeline
+        return self.graph.pipeline
 
     def stop(self, by: Stopper = Stopper.USER) -> None:
         """Ask for a graceful stop, which also ends a back-off. Does nothing once the pipeline has ended."""
@@ -97,6 +102,7 @@ class Supervisor:
             self._stopped_by = by
             self.state = PipelineState(Status.STOPPING, by, self.state.error)
         self._stop_requested.set()
+        self._run_called_for.set()
         if self._run is not None:
             self._run.stop()
 
@@ -105,6 +111,11 @@ class Supervisor:
         self.stop(by)
         if self._run is not None:
             self._run.force()
+
+    def run_now(self) -> bool:
+        """End the wait of a pipeline for its next run. Returns False if it does not wait for one."""
+        self._run_called_for.set()
+        return self.state.status is Status.WAITING
 
     async def swap(self, graph: Graph, nodes: Collection[str]) -> None:
         """Continue with the processors that another graph, of the same shape, has at these nodes, in later runs too.
@@ -143,38 +154,67 @@ class Supervisor:
             )
         return await requests.request(request)
 
+    def endpoint(self, source: str) -> EndpointSource[Options] | None:
+        """The source that takes requests now; None if it takes none, or the pipeline is not at work."""
+        return self._run.endpoints.get(source) if self._run is not None and self._running else None
+
     async def run(self) -> PipelineState:
         """Run to the end and return the final state. Failures are in the state, not raised."""
         self._started_at = trio.current_time()
+        schedule, at = self.pipeline.schedule, await self._first_run()
         while True:
+            if at is not None and not await self._wait_for_run(at):
+                return await self._end(PipelineState(Status.STOPPED, self._stopped_by, self.state.error, next_run=at))
+            at = None
             ending = await self._run_once()
             if self._retries_at_once(ending):
                 # It does not count as a recovery, but still waits for writes that the last run left behind.
                 await self._back_off(0)
                 continue
             state = self._after(ending)
+            if state.status is Status.COMPLETED and schedule is not None:
+                at = schedule.next_after(self._clock())
+                continue
             if state.status is not Status.RECOVERING:
                 return await self._end(state)
-            seconds = self._recovery.delay(self._failed_in_a_row, self._rng)
             assert state.error is not None, "a pipeline recovers from an error"
+            seconds = self._failures.delay(ending.error, self._rng)
             # Before the state is saved, which may take long: a store that hangs must not hide why.
-            self._log.log_recovery(state.error, seconds, self._failed_in_a_row)
+            self._log.log_recovery(state.error, seconds, self._failures.in_a_row)
             await self._enter(state)
             await self._back_off(seconds)
             # Invariant 10: a stop during a back-off abandons the recovery.
             if self._stop_requested.is_set():
                 return await self._end(PipelineState(Status.STOPPED, self._stopped_by, self.state.error))
 
+    async def _first_run(self) -> float | None:
+        """Return the first time to wait for; None if it runs at once."""
+        schedule = self.pipeline.schedule
+        if schedule is None:
+            return None
+        try:
+            return schedule.first_run(await self._store.state(self.pipeline.id), self._clock())
+        except StateFailed:
+            return None  # The run fails for the same reason, and recovers from it.
+
+    async def _wait_for_run(self, at: float) -> bool:
+        """Wait for a time of the schedule. Returns False if a stop came first."""
+        if at > self._clock() and not self._stop_requested.is_set():
+            self._run_called_for = trio.Event()
+            await self._enter(PipelineState(Status.WAITING, next_run=at))
+            self._log.log_wait(self._next_run() or "", self.progress())
+            await sleep_until(at, self._clock, self._run_called_for)
+        return not self._stop_requested.is_set()
+
     async def _run_once(self) -> Ending:
         # Invariant 10: nothing runs once a stop was asked for.
         if self._stop_requested.is_set():
             return Ending(How.STOPPED)
         if self._run is not None:
-            self._recoveries += 1
+            self._recoveries += self.state.status is not Status.WAITING
             self._earlier = self._totals()
         self._run_began_at = trio.current_time()
-        # A new event: a swap during an earlier back-off must not cut the next one short.
-        self._mended = trio.Event()
+        self._mended = trio.Event()  # A new one: a swap in an earlier back-off must not cut the next one short.
         commit = self._commits.next(self._graph, self._store)
         self._run = Run(self._graph, self._store, commit, rng=self._rng, taps=self._taps)
         try:
@@ -190,7 +230,11 @@ class Supervisor:
             return Ending(How.FAILED, exhausted)
 
     async def _run_alone(self, run: Run) -> Ending:
-        # Saved before anything runs: after a crash, a server starts what was running again.
+        # Another server may have done this run while this one waited for the lock.
+        waited_for = self.state.next_run
+        if waited_for is not None and ((await self._store.state(self.pipeline.id)).next_run or 0.0) > waited_for:
+            return Ending(How.COMPLETED)
+        # Before anything runs: after a crash, a server starts what was running again.
         unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
         if unsaved is not None:
             return Ending(How.FAILED, unsaved)
@@ -213,22 +257,10 @@ class Supervisor:
             return PipelineState(status, self._stopped_by if status is Status.STOPPED else None, error)
         if ending.how is How.COMPLETED:
             return PipelineState(Status.COMPLETED)
-        recovers = ending.error is not None and self._may_recover(ending.error)
-        return PipelineState(Status.RECOVERING if recovers else Status.DEGRADED, error=error)
-
-    def _may_recover(self, error: RunError) -> bool:
-        """At most `retries` recoveries within any `window_seconds`."""
         # Repeating a fatal error changes nothing, and the pauses would hide it from the user.
-        if isinstance(error, FatalError):
-            return False
-        now = trio.current_time()
-        # Not the failures in the window: delays may grow beyond it, and would then start from the smallest again.
-        lasted = now - self._run_began_at >= self._recovery.window_seconds
-        self._failed_in_a_row = 1 if lasted else self._failed_in_a_row + 1
-        while self._failures and self._failures[0] <= now - self._recovery.window_seconds:
-            self._failures.popleft()
-        self._failures.append(now)
-        return self._recovery.retries is None or len(self._failures) <= self._recovery.retries
+        may_help = ending.error is not None and not isinstance(ending.error, FatalError)
+        recovers = may_help and self._failures.add(trio.current_time(), self._run_began_at)
+        return PipelineState(Status.RECOVERING if recovers else Status.DEGRADED, error=error)
 
     async def _back_off(self, seconds: float) -> None:
         """Wait before the next run, and until writes that the last one left behind have ended; a stop ends it."""
@@ -259,7 +291,7 @@ class Supervisor:
     async def _enter(self, state: PipelineState) -> StateFailed | None:
         """Change the state and save it. The state holds even if it could not be saved; then returns the error."""
         # A stop that was requested meanwhile must stay visible.
-        stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING)
+        stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING, Status.WAITING)
         self.state = PipelineState(Status.STOPPING, self._stopped_by, state.error) if stopping else state
         return await self._save(self.state)
 
@@ -284,10 +316,16 @@ class Supervisor:
             filtered=sum(meter.filtered for meter in meters if meter.kind == "processor"),
             dead_letters=sum(meter.records for meter in meters if meter.kind == "dead_letters"),
             in_flight=sum(meter.in_flight for meter in sources),
-            blocked_on=blocked_on(meters),
+            blocked_on=self._next_run() or blocked_on(meters),
             nodes=meters,
             recoveries=self._recoveries,
         )
+
+    def _next_run(self) -> str | None:
+        at, schedule = self.state.next_run, self.pipeline.schedule
+        if self.state.status is not Status.WAITING or at is None or schedule is None:
+            return None
+        return f"the next run, at {schedule.describe(at)}"
 
     def _elapsed_seconds(self) -> float:
         if self._started_at is None:
@@ -305,20 +343,6 @@ class Supervisor:
             for total in totals:
                 total.rest()
         return totals
-
-
-def blocked_on(meters: list[Meter]) -> str | None:
-    """What limits the pipeline: the node furthest downstream that waits while a source may not read."""
-    if not any(
-        meter.kind == "source" and {WaitReason.WINDOW, WaitReason.CHANNEL} & {wait.reason for wait in meter.waits}
-        for meter in meters
-    ):
-        return None
-    for meter in reversed(meters):
-        for wait in reversed(meter.waits):
-            if wait.reason not in (WaitReason.CHANNEL, WaitReason.WINDOW, WaitReason.SOURCE):
-                return f"{meter.node}: {wait}"
-    return WaitReason.WINDOW.value
 
 
 def channel_size(delivery: Delivery) -> int:

@@ -50,6 +50,7 @@ class QueueSource(SharedSource[OptionsT]):
     one shard stay in order.
     """
 
+    endless = True
     queue_counts: QueueCounts
     _queue: LeasedQueue
 

@@ -5,10 +5,11 @@ from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
 from conduit_py.payloads import Columns, LazyColumn, Payloads
-from conduit_py.positions import MapPositions, PositionMap, Positions
+from conduit_py.positions import EncodedPositions, MapPositions, PositionMap, Positions
 from conduit_py.record import (
     CollectionSchema,
     Data,
+    DriftCount,
     FieldType,
     Operation,
     Payload,
@@ -18,7 +19,7 @@ from conduit_py.record import (
     decode_json,
     encode_json,
 )
-from conduit_py.sdk.checkpointed_source import CheckpointedSource, Fetched, SourceCheckpoint
+from conduit_py.sdk.checkpointed_source import CheckpointedSource, Fetched, SourceCheckpoint, UnreadableRecord
 from conduit_py.sdk.destination import (
     AckMode,
     Answer,
@@ -29,6 +30,7 @@ from conduit_py.sdk.destination import (
     TransactionalDestination,
     WriteGuarantee,
 )
+from conduit_py.sdk.endpoint import EndpointSource, HttpAnswer, HttpRequest
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.source import (
@@ -57,14 +59,19 @@ __all__ = [
     "Data",
     "Defer",
     "DestinationConnector",
+    "DriftCount",
     "DuplicateKeys",
+    "EncodedPositions",
     "EndOfSource",
+    "EndpointSource",
     "FatalError",
     "Fate",
     "FateHandler",
     "Fenced",
     "Fetched",
     "FieldType",
+    "HttpAnswer",
+    "HttpRequest",
     "Lag",
     "LazyColumn",
     "MapPositions",
@@ -98,6 +105,7 @@ __all__ = [
     "TransactionalDestination",
     "TransientError",
     "Unchanged",
+    "UnreadableRecord",
     "WriteGuarantee",
     "decode_json",
     "encode_json",

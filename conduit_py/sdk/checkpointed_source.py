@@ -27,7 +27,14 @@ class SourceCheckpoint(msgspec.Struct, frozen=True):
     value: Any
 
 
-Fetched: TypeAlias = Sequence[Record | SourceCheckpoint]
+class UnreadableRecord(msgspec.Struct, frozen=True):
+    """A record that could not be parsed: the raw bytes that came, and why. It becomes a dead letter."""
+
+    record: Record
+    reason: str
+
+
+Fetched: TypeAlias = Sequence[Record | UnreadableRecord | SourceCheckpoint]
 """Records and checkpoints, in order. Records have no position yet."""
 
 
@@ -136,6 +143,8 @@ class CheckpointedSource(SourceConnector[OptionsT]):
         self._delivered_hash, self._came = "", False
         self._ready: deque[Record | bytes] = deque()
         """Records with their positions; bytes are progress."""
+        self._unreadable: dict[bytes, str] = {}
+        """Why a record of those could not be parsed, by its position."""
         self._begin(self._start.checkpoint, recent)
         return self._start.checkpoint
 
@@ -150,8 +159,9 @@ class CheckpointedSource(SourceConnector[OptionsT]):
 
     def _add(self, fetched: Fetched) -> bool:
         """Give what was fetched its positions. Returns False if the first records are not those that were delivered."""
-        for each in fetched:
+        for item in fetched:
             self._came = True
+            each = item.record if isinstance(item, UnreadableRecord) else item
             if isinstance(each, Record) and self._known:
                 name = self._name(each)
                 if self._known[name]:
@@ -159,10 +169,13 @@ class CheckpointedSource(SourceConnector[OptionsT]):
                     continue
                 self._known.clear()
             self._append(each)
+            if isinstance(item, UnreadableRecord):
+                self._unreadable[item.record.position] = item.reason
             if not self._delivered:
                 continue
             # Not kept: there may be millions. If they prove to be others, they are fetched once more.
             self._ready.clear()
+            self._unreadable.clear()
             if isinstance(each, Record):
                 self._delivered -= 1
                 self._delivered_hash = _chain(self._delivered_hash, self._name(each))
@@ -183,15 +196,18 @@ class CheckpointedSource(SourceConnector[OptionsT]):
 
     def _take(self, n: int) -> Reading | None:
         records: list[Record] = []
+        refused: dict[int, str] = {}
         position: bytes | None = None
         while self._ready and (isinstance(self._ready[0], bytes) or len(records) < n):
             each = self._ready.popleft()
             if isinstance(each, bytes):
                 position = each
             else:
+                if each.position in self._unreadable:
+                    refused[len(records)] = self._unreadable.pop(each.position)
                 records.append(each)
                 position = None
-        return Reading(records, position=position) if records or position is not None else None
+        return Reading(records, refused, position) if records or position is not None else None
 
     def _name(self, record: Record) -> str:
         return hashlib.blake2b(self.fingerprint(record), digest_size=8).hexdigest()

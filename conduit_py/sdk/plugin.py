@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from conduit_py.errors import PipelineInvalid, Problem
+from conduit_py.record import DriftCount
 from conduit_py.redaction import SECRETS, is_secret_name, redact, secrets_in_text
 
 
@@ -74,6 +75,9 @@ class Plugin(Generic[OptionsT]):
 
     requires: ClassVar[Mapping[str, str]] = {}
     """The modules that it imports only when it runs, each with what to install if it is missing."""
+
+    drift_count: DriftCount | None = None
+    """Set by `open` of a processor or a destination that looks for what does not fit its schema."""
 
     def __init__(self, **options: Any) -> None:
         self._declare(options, place_of_call())
@@ -252,6 +256,7 @@ def place_of_call() -> Place | None:
 
 _CONSTRUCTION = {"__init__", "__call__"}
 _DECLARING = {
+    "conduit_py.dead_letter_policy",
     "conduit_py.resolve",
     "conduit_py.pipeline",
     "conduit_py.sdk.plugin",

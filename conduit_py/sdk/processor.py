@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import (
@@ -22,6 +23,7 @@ from typing import (
 from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
 from conduit_py.errors import Problem
+from conduit_py.owned_thread import bridge_to_asyncio
 from conduit_py.payload_type import PayloadType
 from conduit_py.record import Record
 from conduit_py.sdk.function_signature import FunctionSignature
@@ -80,6 +82,9 @@ class Processor(Plugin[OptionsT]):
     """True if it uses `state`, which an exactly-once pipeline sets before `open`."""
     state: State
 
+    asyncio: bool = False
+    """True if its async methods run on an event loop of asyncio, for libraries that need one; else on trio."""
+
     defers: bool = False
     """True if it may raise `Defer`; docs/explanation/exactly-once.md explains where that is allowed."""
 
@@ -107,6 +112,11 @@ class Processor(Plugin[OptionsT]):
 
     def close(self) -> Awaitable[None] | None:
         """Release everything. Called once after `open`, even when that failed."""
+
+    def fresh(self) -> Self:
+        new = super().fresh()
+        new.asyncio = self.asyncio
+        return bridge_to_asyncio(new) if self.asyncio else new
 
     @property
     def by_batch(self) -> bool:
@@ -159,9 +169,11 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
         workers: int = 1,
         when: Condition | None = None,
         retry: Retry | None = None,
+        asyncio: bool = False,
     ) -> None:
         self._declare({}, place_of_call())
         self.arrow = arrow
+        self.asyncio = asyncio
         signature = FunctionSignature(function, batch=batch, by_table=self.by_table)
         self.payload_type, self.takes_metadata = signature.payload_type, signature.takes_metadata
         self.takes, self.gives = signature.takes, signature.gives
@@ -191,7 +203,7 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
 
     def fresh(self) -> Self:
         # The same object: a function has no attributes that one run could leave to the next.
-        return self
+        return bridge_to_asyncio(copy(self)) if self.asyncio else self
 
 
 def table_problems(processor: Processor[Any]) -> list[Problem]:
@@ -232,6 +244,7 @@ def processor(
     workers: int = 1,
     when: Condition | None = None,
     retry: Retry | None = None,
+    asyncio: bool = False,
 ) -> Callable[[Callable[Concatenate[SubjectT, P], ResultT]], FunctionProcessor[Concatenate[SubjectT, P], ResultT]]: ...
 @overload
 def processor(
@@ -243,6 +256,7 @@ def processor(
     workers: int = 1,
     when: Condition | None = None,
     retry: Retry | None = None,
+    asyncio: bool = False,
 ) -> Callable[
     [Callable[Concatenate[SubjectsT, P], ResultsT]], FunctionProcessor[Concatenate[SubjectsT, P], ResultsT]
 ]: ...
@@ -256,6 +270,7 @@ def processor(
     workers: int = 1,
     when: Condition | None = None,
     retry: Retry | None = None,
+    asyncio: bool = False,
 ) -> Callable[[Callable[["pa.Table"], TableResultT]], FunctionProcessor[["pa.Table"], TableResultT]]: ...
 @overload
 def processor(
@@ -267,6 +282,7 @@ def processor(
     workers: int = 1,
     when: Condition | None = None,
     retry: Retry | None = None,
+    asyncio: bool = False,
 ) -> Callable[[Callable[["pa.Table", Batch], TableResultT]], FunctionProcessor[["pa.Table", Batch], TableResultT]]: ...
 def processor(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     """Make a function a processor, as `@processor` or with settings as `@processor(batch=True, workers=4)`.
@@ -281,7 +297,8 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
     `arrow=schema`), and returns it changed, or a boolean array of the rows to keep, or `Rows`; with `batch=True` too
     the batch is its second argument. With `state=True`, in an exactly-once pipeline, it is given a `State` as its last
     argument; with `defers=True` too it may raise `Defer` to have a record in the next transaction. It may be async,
-    on trio: a library for asyncio does not work there, one for anyio such as httpx does.
+    on trio: a library for asyncio does not work there, one for anyio such as httpx2 does. With `asyncio=True` an async
+    function runs on an event loop of asyncio instead, which all such processors of the process share.
     """
     if function is None:
         return lambda wrapped: FunctionProcessor(wrapped, **settings)

@@ -62,11 +62,15 @@ def what_to_install(error: ImportError) -> str | None:
 
 EXTRAS = {
     "boto3": "sqs",
+    "confluent_kafka": "kafka",
     "deltalake": "delta",
+    "duckdb": "duckdb",
     "nats": "nats",
     "pandas": "spark-connect",
     "psycopg": "postgres",
     "pyarrow": "arrow",
+    "pyiceberg": "iceberg",
+    "pymysql": "mysql",
     "pyspark": "spark",
     "redis": "redis",
     "sqlalchemy": "sqlalchemy",

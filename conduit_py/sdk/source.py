@@ -125,6 +125,11 @@ class SourceConnector(Connector[OptionsT], ABC):
     conversion. What does not fit stays what it is, and the processor refuses it with the reason."""
 
     @property
+    def endless(self) -> bool:
+        """True if `read` never raises EndOfSource with these options. Such a source cannot have a schedule."""
+        return False
+
+    @property
     def gives(self) -> Any:
         """The type of `payload.after` of all records: dict, bytes, None for absent, or a union; Any if it depends.
 

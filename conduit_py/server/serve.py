@@ -17,6 +17,7 @@ from conduit_py.errors import EnvironmentUnfit
 from conduit_py.server import access, dead_letters, history, live, monitoring, pipelines, positions, taps, web
 from conduit_py.server.access import VARIABLE, AccessCheck, Policy, Tokens
 from conduit_py.server.errors import UnexpectedErrors, handle_errors
+from conduit_py.server.hooks import Hooks
 from conduit_py.server.http_connection import serve_http
 from conduit_py.server.limits import BodyLimit, ConnectionLimit, LimitedConnection, LimitedListener
 from conduit_py.server.service import Service
@@ -127,6 +128,7 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     # The layer that is added last is passed first: no body is read before the token was checked.
     for layer in (UnexpectedErrors, BodyLimit):
         app.add_middleware(layer)
+    app.add_middleware(Hooks, service=service)
     app.add_middleware(AccessCheck, policy=policy)
     return app
 

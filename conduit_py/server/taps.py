@@ -72,6 +72,9 @@ class RecordEvent(ApiModel):
     pieces: int = Field(description="how many records it became; of very many only the first are in `after`")
     cut: list[str] = Field(description="the paths of what is too long to be shown whole")
     skipped: int = Field(description="how many records passed since the one before and were not sampled")
+    source_schema: dict[str, Any] | None = Field(
+        description="the collection, version and fields that its source announced, if they are new to this stream"
+    )
 
 
 class DroppedEvent(ApiModel):

@@ -85,6 +85,7 @@ class PipelineView(ApiModel):
     stopped_by: Stopper | None
     error: ErrorView | None
     since: float = Field(description="since when it has this status, in seconds since 1970")
+    next_run: float | None = Field(description="when a pipeline with a schedule runs next, in seconds since 1970")
     engine: EngineName = Field(description="what it runs on: this server, or the executors of a Spark")
     spark_master: str | None = Field(description="the Spark that its definition names, if it does")
     progress: ProgressView | None
@@ -287,6 +288,7 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
             at=error.at,
         ),
         "since": state.since,
+        "next_run": state.next_run,
         "engine": "trio" if member.pipeline.spark is None else "spark",
         "spark_master": member.pipeline.spark and member.pipeline.spark.master,
         "progress": progress and ProgressView(**{name: getattr(progress, name) for name in ProgressView.model_fields}),

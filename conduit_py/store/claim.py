@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from conduit_py.errors import FatalError
+
 if TYPE_CHECKING:
     from conduit_py.store.tables import TableAccess
 
@@ -113,3 +115,18 @@ class Claim:
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Changes)
+
+
+class OutOfStep(FatalError):
+    """A transaction's number does not follow the last one: two databases of a pipeline do not fit together."""
+
+    code = "claim.out_of_step"
+
+    def __init__(self, owner: str, number: int, committed: int) -> None:
+        super().__init__(
+            f"transaction {number} of {owner!r} cannot be committed: the last one was {committed}",
+            suggestion="if a database was put back from a copy, put back the state of the same moment",
+        )
+        self.owner = owner
+        self.number = number
+        self.committed = committed

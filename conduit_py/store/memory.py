@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import trio
 
-from conduit_py.errors import OutOfStep, Repeated, StaleToken, StateFailed
-from conduit_py.store.claim import Changes, ClaimState, ShardChange
+from conduit_py.errors import Repeated, StaleToken, StateFailed
+from conduit_py.store.claim import Changes, ClaimState, OutOfStep, ShardChange
 from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.sqlite.letters import letters_in_memory
 from conduit_py.store.store import Kind, Store, StoredEntry

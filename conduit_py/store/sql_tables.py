@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from conduit_py.errors import OutOfStep, Repeated, StaleToken
-from conduit_py.store.claim import Changes, ClaimState, Intent, ShardChange
+from conduit_py.errors import Repeated, StaleToken
+from conduit_py.store.claim import Changes, ClaimState, Intent, OutOfStep, ShardChange
 from conduit_py.store.tables import OutboxMessage, ShardState, Tables, fenced_error, shard_after
 
 

@@ -8,7 +8,8 @@
 5. `processor_node`, `worker` — filter, split, refuse; workers, threads. `processor_calls` adds conditions,
    retries and state changes that are all-or-nothing; it and `arrow` call a processor with payloads and tables.
    `hot_swap` replaces processors during a run.
-6. `fan_out` — one batch to every follower. `fan_in` — the inbox of a task, fair over its senders.
+6. `fan_out` — `run_chain` takes a batch through adjacent processors, `FanOut` to every follower. `FanIn` is the inbox
+   of a task, fair over its senders.
 7. `writer` — the only caller of a destination's `write` and `flush`. `ack_reader` reads answers that come later.
 8. `ledger` — votes outstanding on each message, the settled prefix, credit. Synchronous and pure.
 9. `settler` — stores dead letters, saves positions, acks, then returns credit. The only caller of a source's `ack`.

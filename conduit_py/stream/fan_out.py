@@ -1,12 +1,19 @@
-"""FanOut: one batch to every follower of a node. FanIn: the inbox of a follower, which several nodes may send to."""
+"""How a batch gets from node to node.
 
-from collections.abc import Awaitable, Callable
+`run_chain`: through adjacent processors. FanOut: to every follower of a node. FanIn: into the inbox of a follower,
+which several nodes may send to.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 
 import trio
 
 from conduit_py.batch import Batch
+from conduit_py.stream.commit import Deferral
 from conduit_py.stream.meter import Meter, WaitReason
+from conduit_py.stream.processor_node import ProcessorNode
 
 
 class FanIn:
@@ -93,3 +100,50 @@ class FanOut:
         # However the task ends: the loop of a follower ends only when its channel does (invariant 8).
         for _, channel, _ in self._followers:
             channel.close()
+
+
+async def run_processors(inbox: "trio.MemoryReceiveChannel[Batch]", chain: list[ProcessorNode], out: FanOut) -> None:
+    """Run adjacent processors as one task: a channel between them would only cost time."""
+    with inbox, out:
+        async for batch in inbox:
+            await run_chain(chain, batch, out)
+
+
+async def run_chain(chain: Sequence[ProcessorNode], batch: Batch, out: FanOut) -> None:
+    """Apply processors to a batch in order, then send the rest of it downstream."""
+    if (sending := start_chain(chain, batch, out)) is not None:
+        await sending
+
+
+def start_chain(chain: Sequence[ProcessorNode], batch: Batch, out: FanOut) -> Awaitable[None] | None:
+    """As `run_chain`, as far as nothing has to be waited for; return the rest, which must be awaited at once.
+
+    It holds the batch alone if its caller does: what a processor replaces is freed at once, while it is in the caches.
+    """
+    for number, node in enumerate(chain, 1):
+        if not batch:
+            return None
+        applied = node.apply(batch)
+        if not isinstance(applied, Batch):
+            return _finish_chain(chain[number:], applied, out)
+        batch = applied
+    return out.send(batch) if batch else None
+
+
+async def _finish_chain(chain: Sequence[ProcessorNode], applied: Awaitable[Batch], out: FanOut) -> None:
+    await run_chain(chain, await applied, out)
+
+
+async def run_deferring(
+    inbox: "trio.MemoryReceiveChannel[Batch]", chain: list[ProcessorNode], out: FanOut, deferral: Deferral
+) -> None:
+    """As `run_processors`, if the first one may defer. Records before the deferred one are sent at once."""
+    first, *others = chain
+    with inbox, out, suppress(trio.EndOfChannel):
+        while True:
+            batch = await deferral.receive(inbox)
+            while batch:
+                passed, batch = await first.apply_in_part(batch)
+                await run_chain(others, passed, out)
+                if batch:
+                    batch = await deferral.next_transaction(batch, inbox)

@@ -9,8 +9,8 @@ import trio
 from conduit_py.errors import RunError
 from conduit_py.pipeline import Processor
 from conduit_py.stream.ledger import Ledger
-from conduit_py.stream.processor_node import ProcessorNode
-from conduit_py.stream.worker import WorkerPool, close_all
+from conduit_py.stream.processor_node import ProcessorNode, close_all
+from conduit_py.stream.worker import WorkerPool
 
 log = logging.getLogger("conduit_py")
 

@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from conduit_py.errors import describe
+from conduit_py.record import DriftCount
 from conduit_py.sdk.source import Lag, QueueCounts
 from conduit_py.stream.plugin_calls import PluginCaller
 
@@ -129,6 +130,8 @@ class Meter(msgspec.Struct):
     """What a source has still to read, as `lag` last returned it."""
     queue_counts: QueueCounts | None = None
     """The counts of a source that reads a shared queue."""
+    drift_counts: list[DriftCount] = []
+    """What the plugins of the node count themselves: values and records that do not fit their schema."""
     causes: dict[str, int] = {}
     """How many dead letters have each cause, by node and error without what differs between records."""
     cause_locations: dict[str, str] = {}
@@ -145,11 +148,21 @@ class Meter(msgspec.Struct):
     checkpoints: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
     """Duration of a source's commits: to save its position and to ack."""
 
+    def count_batch(self, records: int) -> None:
+        """Count a batch that the node has read, processed or accepted."""
+        self.records += records
+        self.batches += 1
+        sizes = self.batch_sizes
+        # As `observe` does, without another call: this runs for every batch in every node.
+        sizes.counts[bisect_left(sizes.bounds, records)] += 1
+        sizes.total += records
+
     def plus(self, earlier: "Meter | None") -> "Meter":
         """Return a new meter with the counts of both and the gauges of this one."""
         total = copy(self)
         # A copy: tasks change the list while others read it.
         total.waits = list(self.waits)
+        total.drift_counts = [DriftCount(self.drifted + (earlier.drifted if earlier else 0))]
         total.queue_counts = self.queue_counts and self.queue_counts.plus(earlier.queue_counts if earlier else None)
         total.causes = dict(Counter(self.causes) + Counter(earlier.causes if earlier else {}))
         # Not one of COUNTERS, which executors of Spark send: there a condition is asked where not all others are.
@@ -160,6 +173,10 @@ class Meter(msgspec.Struct):
         for name in HISTOGRAMS:
             setattr(total, name, getattr(self, name).plus(getattr(earlier, name) if earlier else None))
         return total
+
+    @property
+    def drifted(self) -> int:
+        return sum(each.count for each in self.drift_counts)
 
     def rest(self) -> None:
         """Reset the gauges after a run: its unsettled records are no longer in flight and will be read again."""
@@ -272,3 +289,17 @@ class LagWatch:
         level = logging.DEBUG if self._warned else logging.WARNING
         log.log(level, "%s: lag is not available: %s", self._node, why, exc_info=self._warned and error)
         self._warned = True
+
+
+def blocked_on(meters: list[Meter]) -> str | None:
+    """What limits the pipeline: the node furthest downstream that waits while a source may not read."""
+    if not any(
+        meter.kind == "source" and {WaitReason.WINDOW, WaitReason.CHANNEL} & {wait.reason for wait in meter.waits}
+        for meter in meters
+    ):
+        return None
+    for meter in reversed(meters):
+        for wait in reversed(meter.waits):
+            if wait.reason not in (WaitReason.CHANNEL, WaitReason.WINDOW, WaitReason.SOURCE):
+                return f"{meter.node}: {wait}"
+    return WaitReason.WINDOW.value

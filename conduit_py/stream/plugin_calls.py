@@ -184,17 +184,17 @@ class ThreadStay:
 
 @dataclass(slots=True, eq=False)
 class PluginErrors(AbstractContextManager["PluginErrors"]):
-    """Translates what a plugin raises in a block: a RunError keeps its class, everything else becomes NodeFailed.
-
-    A generator would cost more than the rest of a quick call: this runs several times for every batch.
-    """
+    """Translates what a plugin raises in a block: a RunError keeps its class, everything else becomes NodeFailed."""
 
     node: str
     doing: str
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
+        if error is not None:
+            self.translate(error)
+
+    def translate(self, error: BaseException) -> None:
+        """Name the node in an error that may be raised as it is, else raise another. For `except` on the quick path."""
         if isinstance(error, RunError):
             # The innermost node wins: processors run in the task of another node.
             error.node = error.node or self.node

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import trio
 
-from conduit_py.backoff import Retry
+from conduit_py.backoff import Retry, delay_after
 from conduit_py.batch import Batch
 from conduit_py.errors import CannotDefer, RecordRefused
 from conduit_py.payload_type import PayloadType
 from conduit_py.payloads import TableRows, is_payload, to_plain
-from conduit_py.pipeline import Processor as DeclaredProcessor
 from conduit_py.record import Payload, Record
 from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.state import Defer, State
@@ -59,6 +58,17 @@ class TableChange(NamedTuple):
 
 Results: TypeAlias = list[Any]
 """One result per record, in order: a record or payload, None, a list, an error, or GivenUp. Or one TableChange."""
+
+
+class SameResults(list[Any]):
+    """Results that may all be the records or payloads themselves, or None. Then there is nothing to look at in each.
+
+    Most processors change what they get, and return it or None.
+    """
+
+    gone: list[int] | None = None
+    """The indices of those that are None; None if some result is something else."""
+
 
 ResultsOf: TypeAlias = Callable[[Batch], Results | Awaitable[Results]]
 
@@ -113,7 +123,8 @@ def with_retries(
                 break
             meter.retries += 1
             with meter.waiting(WaitReason.BACK_OFF):
-                await trio.sleep(retry.delay(number, rng))
+                delay = retry.delay(number, rng)
+                await trio.sleep(max(delay_after(results[index], delay) for index in failed))
             part = batch.select(failed).with_values([pristine[index].copy() for index in failed])
             again = await finish(attempt(part))
             for index, result in zip(failed, again, strict=True):
@@ -139,15 +150,6 @@ def processing_method(node: str, processor: Processor[Any]) -> Callable[..., Any
     from conduit_py.stream.arrow import with_tables
 
     return with_tables(node, processor)
-
-
-def code_advice(declared: DeclaredProcessor) -> str | None:
-    """Return where the code of a processor is, as advice; None if it is not written in Python."""
-    plugin = declared.processor
-    assert plugin is not None
-    method = plugin.process_table if plugin.by_table else plugin.process_batch if plugin.by_batch else plugin.process
-    code = getattr(method, "__code__", None)
-    return f"see {code.co_name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else None
 
 
 def on_any(call: Callable[[Any], Any], convert: Callable[[Any], Any], *, is_async: bool) -> Callable[[Any], Any]:

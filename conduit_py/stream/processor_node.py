@@ -1,8 +1,7 @@
 """ProcessorNode: applies a processor to batches, then filters, splits or refuses their messages."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import compress
 from operator import is_not
 from types import NoneType
@@ -21,47 +20,13 @@ from conduit_py.pipeline import Processor
 from conduit_py.record import RECORD_TYPES, Record
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.state import Defer, State
-from conduit_py.stream.commit import Deferral, NodeContext
-from conduit_py.stream.fan_out import FanOut
+from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.processor_calls import GivenUp, Results, TableChange, code_advice, finish
-from conduit_py.stream.worker import WorkerPool, close_all
+from conduit_py.stream.processor_calls import GivenUp, Results, SameResults, TableChange, finish
+from conduit_py.stream.worker import WorkerPool
 from conduit_py.user_errors import code_location
 
 log = logging.getLogger("conduit_py")
-
-
-async def run_processors(inbox: "trio.MemoryReceiveChannel[Batch]", chain: "list[ProcessorNode]", out: FanOut) -> None:
-    """Run adjacent processors as one task: a channel between them would only cost time."""
-    with inbox, out:
-        async for batch in inbox:
-            await run_chain(chain, batch, out)
-
-
-async def run_chain(chain: "list[ProcessorNode]", batch: Batch, out: FanOut) -> None:
-    """Apply processors to a batch in order, then send the rest of it downstream."""
-    for node in chain:
-        if not batch:
-            return
-        applied = node.apply(batch)
-        batch = applied if isinstance(applied, Batch) else await applied
-    if batch and (sending := out.send(batch)) is not None:
-        await sending
-
-
-async def run_deferring(
-    inbox: "trio.MemoryReceiveChannel[Batch]", chain: "list[ProcessorNode]", out: FanOut, deferral: Deferral
-) -> None:
-    """As `run_processors`, if the first one may defer. Records before the deferred one are sent at once."""
-    first, *others = chain
-    with inbox, out, suppress(trio.EndOfChannel):
-        while True:
-            batch = await deferral.receive(inbox)
-            while batch:
-                passed, batch = await first.apply_in_part(batch)
-                await run_chain(others, passed, out)
-                if batch:
-                    batch = await deferral.next_transaction(batch, inbox)
 
 
 class ProcessorNode:
@@ -172,34 +137,33 @@ class ProcessorNode:
 
     def _outcome(self, batch: Batch, results: Results) -> Batch:
         """Cast the votes of the messages that end here; return the batch that leaves this node."""
-        meter, count = self._context.meter, len(batch)
-        meter.records += count
-        meter.batches += 1
-        meter.batch_sizes.observe(count)
-        if not batch.holds_records and type(results[0]) is TableChange:
-            return results[0].apply(batch, self)
-        # Fast path: in most batches every result is the record itself, so there is no vote to cast.
-        if batch.holds_records and not any(map(is_not, results, batch.records)):
-            return batch
+        self._context.meter.count_batch(len(batch))
+        # Fast path: mostly every result is the record or payload itself, or None. Else the types of all are looked at.
+        if type(results) is SameResults and results.gone is not None:
+            return self._filter_out(batch, results, batch.kind, results.gone) if results.gone else batch
         kinds = set(map(type, results))
         has_filtered = NoneType in kinds
         kinds.discard(NoneType)
         kind = kind_of(kinds)
+        if kind is TableChange:
+            return results[0].apply(batch, self)  # type: ignore[no-any-return]
         # Exact types: anything else, such as a subclass of Record, is looked at one by one.
         if (kind is None or kind is not batch.kind) and not all(map(self.value_test(batch), kinds)):
             return _Routing(self, batch, results).outcome()
         if batch.holds_records and any(map(is_not, filter(None, results), compress(batch.records, results))):
             for record, original in zip(filter(None, results), compress(batch.records, results), strict=True):
                 record.position = record.position or original.position
-        return self._filter_out(batch, results, kind) if has_filtered else batch.with_values(results, kind)
+        if has_filtered:
+            gone = [index for index, result in enumerate(results) if result is None]
+            return self._filter_out(batch, results, kind, gone)
+        return batch.with_values(results, kind)
 
     def value_test(self, batch: Batch) -> Callable[[type], bool]:
         """Return the test for the types of values that may leave this node in place of those of a batch."""
         return RECORD_TYPES.__contains__ if batch.holds_records else is_payload
 
-    def _filter_out(self, batch: Batch, results: list[Any], kind: type | None) -> Batch:
-        """Return the batch of these results, without the filtered ones."""
-        gone = [index for index, result in enumerate(results) if result is None]
+    def _filter_out(self, batch: Batch, results: list[Any], kind: type | None, gone: list[int]) -> Batch:
+        """Return the batch of these results, without those at the indices `gone`, which are None."""
         self.filter(batch, [batch.sequences[index] for index in gone])
         return batch.without(gone, [result for result in results if result is not None], kind)
 
@@ -238,8 +202,30 @@ class ProcessorNode:
         what = "a Record, None or a list of Records" if in_records else "a payload, None or a list of payloads"
         rule = f"returned {type(result).__name__}: return {what}, or raise"
         error = ContractBroken(self._context.node, rule)
-        error.suggestion = code_advice(self._declared)
+        error.suggestion = _code_advice(self._declared)
         return error
+
+
+async def close_all(pools: Sequence[WorkerPool]) -> None:
+    """Close every opened worker of these pools concurrently, so that none delays the others; raise the first error."""
+    errors: list[RunError] = []
+    async with trio.open_nursery() as nursery:
+        for pool in pools:
+            # Taken out first: a hot swap and the end of the run may both close a pool, but a worker only once.
+            opened, pool.opened = pool.opened, []
+            for worker in opened:
+                nursery.start_soon(worker.close, errors)
+    if errors:
+        raise errors[0]
+
+
+def _code_advice(declared: Processor) -> str | None:
+    """Return where the code of a processor is, as advice; None if it is not written in Python."""
+    plugin = declared.processor
+    assert plugin is not None
+    method = plugin.process_table if plugin.by_table else plugin.process_batch if plugin.by_batch else plugin.process
+    code = getattr(method, "__code__", None)
+    return f"see {code.co_name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else None
 
 
 class _TappedPool(NamedTuple):

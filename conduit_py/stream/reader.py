@@ -14,11 +14,11 @@ from conduit_py.payloads import Payloads, TableRows, estimated_bytes, join
 from conduit_py.record import CollectionSchema, Record, count_records, group_sizes
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Records, SourceConnector
 from conduit_py.stream.commit import NodeContext
-from conduit_py.stream.fan_out import FanOut
+from conduit_py.stream.fan_out import FanOut, start_chain
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_positions, check_reading, is_async
-from conduit_py.stream.processor_node import ProcessorNode, run_chain
+from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.signal import TURN_SECONDS, IdleBackoff, Signal
 
 
@@ -125,9 +125,8 @@ class Reader:
             self._idle = None
             # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
             self._ledger.admit(count)
-            self._meter.records += read
-            self._meter.batches += 1
-            self._meter.batch_sizes.observe(count)
+            self._meter.count_batch(count)
+            self._meter.records += read - count
         self._buffer.put(reading, count)
         # The same progress again is none: a source that returns it without a wait would never let others run.
         return NothingYet() if is_known and not count else None
@@ -138,18 +137,20 @@ class Reader:
             n = min(self._buffer.room, self._ledger.credit)
             self._may_pull = n > 0 and self._calls.is_quick("read")
             if self._may_pull:
-                with self._errors:
-                    try:
-                        reading = self._calls.call_here("read", n)
-                    except (EndOfSource, NothingYet) as signal:
-                        self._may_pull, self._why_ended = False, signal
+                try:
+                    reading = self._calls.call_here("read", n)
+                except (EndOfSource, NothingYet) as signal:
+                    self._may_pull, self._why_ended = False, signal
+                except BaseException as error:  # plugin boundary: the source is the user's
+                    self._errors.translate(error)
+                    raise
             if self._may_pull and (idle := self._accept(reading, n)) is not None:
                 self._may_pull, self._why_ended = False, idle
             if not self._may_pull:
                 self._end_of_pulls.set()
                 return
             # A source of single records fills a batch, but no record waits for long.
-            if self._buffer.half_full or trio.current_time() >= self._buffer.turn_ends_at:
+            if self._buffer.half_full or self._buffer.clock() >= self._buffer.turn_ends_at:
                 return
 
     async def _wait_for_room(self) -> int:
@@ -205,6 +206,8 @@ class ReadBuffer:
         self._atomic = atomic
         self.pull: Callable[[], None] = lambda: None
         """Puts records into this buffer if that needs no wait."""
+        # That of the run, found once: `trio.current_time` looks for it each time.
+        self.clock = trio.lowlevel.current_clock().current_time
         self.turn_ends_at = float("-inf")
         """When the dispatcher must let other tasks run."""
         self._taken = taken
@@ -230,7 +233,7 @@ class ReadBuffer:
         records = reading.records
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
         if count and (isinstance(records, Payloads) or type(records[0]) is Record):
-            in_table = isinstance(records, Payloads) and isinstance(records.payloads, TableRows)
+            in_table = isinstance(records, Payloads) and type(records.payloads) is TableRows
             most = defaults.TABLE_BYTES if in_table else defaults.BATCH_BYTES
             self._fitting = max(1, most * count // estimated_bytes(records, sample_size=2))
         # Copied into our own list, because the source may reuse the one it returned.
@@ -242,7 +245,7 @@ class ReadBuffer:
         else:
             if held is None:
                 held = self._held = Reading([], {}, schemas=reading.schemas)
-                self._read_at = trio.current_time()
+                self._read_at = self.clock()
             if reading.refused:
                 later = {self._count + index: reason for index, reason in reading.refused.items()}
                 held.refused = {**held.refused, **later}
@@ -261,11 +264,10 @@ class ReadBuffer:
 
     async def take(self) -> tuple[Reading, float] | None:
         """Wait for a reading; remove and return it, with the time of the first read. None when closed and empty."""
-        # `pull` is no checkpoint: a dispatcher that never waits would starve every other task. But one round of all
-        # tasks costs more than a small batch.
-        if trio.current_time() >= self.turn_ends_at:
+        # `pull` is no checkpoint, and would starve all tasks. But one round of them costs more than a small batch.
+        if self.clock() >= self.turn_ends_at:
             await trio.lowlevel.checkpoint()
-            self.turn_ends_at = trio.current_time() + TURN_SECONDS
+            self.turn_ends_at = self.clock() + TURN_SECONDS
         while (held := self._held) is None:
             self.pull()
             if self._held is None:
@@ -330,10 +332,11 @@ class Dispatcher:
                 batch, refused = Batch.whole(span, records), reading.refused
                 if context.tap_point.taps:
                     context.tap_point.read(batch, refused)
-                sending = run_chain(self._chain, context.refuse(batch, refused) if refused else batch, self._fan_out)
-                # Only the chain holds the batch: what a processor replaces is freed at once, while it is in the caches.
+                own = [context.refuse(batch, refused) if refused else batch]
+                # From here on only the chain holds the batch.
                 del taken, reading, records, batch
-                await sending
+                if (sending := start_chain(self._chain, own.pop(), self._fan_out)) is not None:
+                    await sending
         context.commit.finish(context.node)
         self.on_end()
 

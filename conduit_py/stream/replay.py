@@ -21,10 +21,10 @@ from conduit_py.sdk.source import SourceConnector
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.stored_letter import QueuedLetter, SettledLetter, StoredLetter, remaining_letters
 from conduit_py.stream.commit import CommitStrategy
-from conduit_py.stream.fan_out import FanOut
+from conduit_py.stream.fan_out import FanOut, run_chain
 from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import Meter, WaitReason
-from conduit_py.stream.processor_node import ProcessorNode, run_chain
+from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.signal import Signal
 
 REPLAY_WINDOW = 1024

@@ -18,6 +18,8 @@ from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Processor
+from conduit_py.sdk.endpoint import EndpointSource
+from conduit_py.sdk.plugin import Options
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitStrategy, Task
 from conduit_py.stream.connector_changes import notify_of_change, notify_of_removal
@@ -83,6 +85,7 @@ class Run:
         self._forced = False
         self._error: RunError | None = None
         self._closers: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        self.endpoints: Mapping[str, EndpointSource[Options]] = {}
 
     @property
     def meters(self) -> list[Meter]:
@@ -126,6 +129,7 @@ class Run:
             finally:
                 # Before anything is closed: a waiting `swap` must not open processors in a run that ends.
                 self._hot_swap.end()
+                self.endpoints = {}
                 await self._close()
         await self._locate_refused()
         return self._ending()
@@ -210,6 +214,7 @@ class Run:
             await self._store.start_position(self._graph.pipeline.id, node, start)
 
     async def _work(self) -> None:
+        self.endpoints = self._wiring.endpoints
         async with trio.open_nursery() as background:
             for watch in self._wiring.lag_watches:
                 background.start_soon(watch.run)

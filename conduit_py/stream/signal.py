@@ -1,5 +1,7 @@
-"""Signal, Pace and IdleBackoff: how tasks wake each other, and how often they commit or poll."""
+"""Signal, Pace, Throttle and IdleBackoff: how tasks wake each other, and how often they commit, read or poll."""
 
+import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +55,31 @@ class Pace:
         ended = trio.current_time()
         seconds = self.LIGHT_SHARE * (ended - started) if light else self._seconds + 10 * (ended - started)
         self.due_at = ended + min(seconds, max(self.SECONDS_MAX, self._seconds))
+
+
+class Throttle:
+    """When the next record may pass, so that no more than so many records and bytes pass in a second on average."""
+
+    CATCH_UP_SECONDS = 1.0
+    """What was not used in so long a time may be used later."""
+
+    def __init__(self, records_per_second: float | None, bytes_per_second: float | None) -> None:
+        self._rates = (records_per_second or math.inf, bytes_per_second or math.inf)
+        self._due_at = trio.current_time()
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long to wait from now on."""
+        return max(0.0, self._due_at - trio.current_time())
+
+    def count(self, records: int, size: int) -> None:
+        """Count what passes now."""
+        start = max(self._due_at, trio.current_time() - self.CATCH_UP_SECONDS)
+        self._due_at = start + max(records / self._rates[0], size / self._rates[1])
+
+    def most(self, seconds: float) -> int:
+        """Return how many records may pass in so many seconds, at least one."""
+        return max(1, int(min(self._rates[0] * seconds, sys.maxsize)))
 
 
 class IdleBackoff:

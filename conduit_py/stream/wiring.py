@@ -8,26 +8,29 @@ import trio
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph, Node, deferring_processors
 from conduit_py.inspect.tap import Taps
+from conduit_py.payloads import estimated_bytes
 from conduit_py.pipeline import Destination, Processor, Source
+from conduit_py.pipeline_settings import RateLimit
 from conduit_py.sdk.destination import AckMode
-from conduit_py.sdk.plugin import Plugin
-from conduit_py.sdk.source import SharedSource
+from conduit_py.sdk.endpoint import EndpointSource
+from conduit_py.sdk.plugin import Options, Plugin
+from conduit_py.sdk.source import NothingYet, Reading, SharedSource
 from conduit_py.sdk.source import SourceConnector as SourceConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, Task
 from conduit_py.stream.dead_letters import new_handler
-from conduit_py.stream.fan_out import FanIn, FanOut
+from conduit_py.stream.fan_out import FanIn, FanOut, run_deferring, run_processors
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import LagWatch, Meter
-from conduit_py.stream.plugin_calls import PluginCaller
-from conduit_py.stream.processor_node import ProcessorNode, run_deferring, run_processors
+from conduit_py.stream.plugin_calls import PluginCaller, check_refusals
+from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.reader import Dispatcher, ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler
 from conduit_py.stream.shard_tracker import ShardTracker
-from conduit_py.stream.signal import Signal
+from conduit_py.stream.signal import Signal, Throttle
 from conduit_py.stream.snapshot_requests import RequestableCaller, SnapshotRequests
 from conduit_py.stream.writer import Writer
 
@@ -52,6 +55,7 @@ class Wiring:
         self.processors: dict[str, ProcessorNode] = {}
         self.readers: dict[str, Reader] = {}
         self.sources: dict[str, PluginCaller] = {}
+        self.endpoints: dict[str, EndpointSource[Options]] = {}
         self.snapshot_requests: dict[str, SnapshotRequests] = {}
         """By node, the requests to the sources that take any."""
         self.destinations: dict[str, PluginCaller] = {}
@@ -153,7 +157,7 @@ class Wiring:
             pipeline.id, node.id, context.voters, declared.window, scope=scope, atomic=atomic, on_released=wake.set
         )
         # Separate callers, so separate threads: acks and lag must not wait for a `read` that blocks.
-        calls, ack_calls = self._source_callers(node.id, source)
+        calls, ack_calls = self._source_callers(node.id, source, declared.settings.rate)
         self.lag_watches.append(LagWatch(node.id, self._caller(f"{node.id}-lag", source), context.meter))
         settings = pipeline.dead_letters.settings
         window = NackWindow(settings.window_size, settings.window_nack_threshold)
@@ -164,17 +168,26 @@ class Wiring:
         reader = self.readers[node.id] = Reader(context, source, calls, ledger, buffer, wake)
         chain, fan_out = self._chain(node)
         source.payload_type = chain[0].decodes_into if chain else None
+        if isinstance(source, EndpointSource):
+            self.endpoints[node.id] = source
+            self.tasks.append(Task(node.id, source.background, background=True))
         dispatcher = Dispatcher(context, ledger, buffer, chain, fan_out)
         self._dispatchers.append(dispatcher)
         self.tasks += [Task(node.id, reader.run), Task(node.id, dispatcher.run)]
 
-    def _source_callers(self, node: str, source: SourceConnector[Any]) -> tuple[PluginCaller, PluginCaller]:
+    def _source_callers(
+        self, node: str, source: SourceConnector[Any], rate: RateLimit | None
+    ) -> tuple[PluginCaller, PluginCaller]:
         """Return the callers of a source for everything but acks, and for acks."""
+        calls: PluginCaller
+        ack_calls: PluginCaller
         if type(source).request_snapshot is SourceConnector.request_snapshot:
-            calls, ack_calls = PluginCaller(node, source), PluginCaller(f"{node}-ack", source)
+            calls = PluginCaller(node, source) if rate is None else LimitedReads(rate, node, source)
+            ack_calls = PluginCaller(f"{node}-ack", source)
         else:
             requests = self.snapshot_requests[node] = SnapshotRequests(node, source)
-            calls = RequestableCaller(node, source, requests)
+            limited = None if rate is None else LimitedSnapshots(rate, node, source, requests)
+            calls = limited or RequestableCaller(node, source, requests)
             ack_calls = RequestableCaller(f"{node}-ack", source, requests)
         self.callers += [calls, ack_calls]
         self.sources[node] = calls
@@ -200,7 +213,12 @@ class Wiring:
     def _add_destination(self, node: Node, declared: Destination) -> None:
         assert declared.connector is not None
         context, connector = self._context(node), declared.connector.fresh()
-        calls = self.destinations[node.id] = self._caller(node.id, connector)
+        if declared.batch_size or declared.batch_bytes or declared.rate:
+            calls: PluginCaller = LimitedWrites(node.id, connector, declared)
+            self.callers.append(calls)
+        else:
+            calls = self._caller(node.id, connector)
+        self.destinations[node.id] = calls
         ack_reader = None
         if connector.acks is AckMode.LATER and not self._commit.stages(connector):
             ack_reader = AckReader(context, self._caller(f"{node.id}-answers", connector))
@@ -254,3 +272,71 @@ class Wiring:
             changes_records = self._graph.nodes[follower].kind == "processor"
             fan_out.add(self._fan_ins[follower], changes_records=changes_records)
         return chain, fan_out
+
+
+SLICE_SECONDS = 0.1
+"""Of a source with a limit, as much is read at once as may be read in so long a time: records flow evenly."""
+
+
+class LimitedReads(PluginCaller):
+    """Calls a source with a limit. A source without one never passes here."""
+
+    def __init__(self, rate: RateLimit, *args: Any) -> None:
+        super().__init__(*args)
+        self._throttle = Throttle(rate.records_per_second, rate.bytes_per_second)
+
+    def is_quick(self, name: str) -> bool:
+        return False
+
+    async def __call__(self, name: str, *args: Any) -> Any:
+        if name != "read":
+            return await super().__call__(name, *args)
+        if (seconds := self._throttle.wait_seconds) > 0:
+            await trio.sleep(min(seconds, SLICE_SECONDS))
+        if seconds > SLICE_SECONDS:
+            # The reader asks again, unless it is stopped meanwhile: a stop does not wait for the limit.
+            raise NothingYet
+        reading = await super().__call__(name, min(args[0], self._throttle.most(SLICE_SECONDS)))
+        records = reading.records if isinstance(reading, Reading) else reading
+        self._throttle.count(len(records), estimated_bytes(records, sample_size=8) if len(records) else 0)
+        return reading
+
+
+class LimitedSnapshots(LimitedReads, RequestableCaller):
+    """The same for a source that takes requests for snapshots."""
+
+
+class LimitedWrites(PluginCaller):
+    """Calls a destination with a limit on its batches or its rate. One without never passes here.
+
+    A batch is written in parts. If one fails, the whole batch is written again, as after any error.
+    """
+
+    def __init__(self, name: str, connector: Any, declared: Destination) -> None:
+        super().__init__(name, connector)
+        rate = declared.rate
+        self._throttle = Throttle(rate.records_per_second, rate.bytes_per_second) if rate is not None else None
+        self._size, self._bytes = declared.batch_size, declared.batch_bytes
+
+    def is_quick(self, name: str) -> bool:
+        return False
+
+    async def __call__(self, name: str, *args: Any) -> Any:
+        if name != "write":
+            return await super().__call__(name, *args)
+        (batch,) = args
+        whole = batch.table.nbytes if batch.table is not None else estimated_bytes(batch.payloads, sample_size=8)
+        size = whole // len(batch)
+        step = min(self._size or len(batch), max(1, self._bytes // max(size, 1)) if self._bytes else len(batch))
+        if self._throttle is not None:
+            step = min(step, self._throttle.most(1.0))
+        refused: dict[int, Any] = {}
+        for start in range(0, len(batch), step):
+            part = batch if step >= len(batch) else batch.select(range(start, min(start + step, len(batch))))
+            if self._throttle is not None:
+                await trio.sleep(self._throttle.wait_seconds)
+                self._throttle.count(len(part), size * len(part))
+            answer = await super().__call__(name, part)
+            found = check_refusals(self.node, answer, len(part))
+            refused.update({start + index: reason for index, reason in found.items()})
+        return refused or None

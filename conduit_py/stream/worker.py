@@ -2,8 +2,9 @@
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import trio
@@ -11,6 +12,7 @@ import trio
 from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RunError, TransientError
 from conduit_py.pipeline import Processor
+from conduit_py.record import DriftCount
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import Defer, State
@@ -18,6 +20,7 @@ from conduit_py.stream.meter import Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, ThreadStay, is_async
 from conduit_py.stream.processor_calls import (
     Results,
+    SameResults,
     TableChange,
     finish,
     on_any,
@@ -68,18 +71,20 @@ class WorkerPool:
         for worker in self._workers:
             # Before `open`: a processor whose `open` failed may hold resources that `close` releases.
             self.opened.append(worker)
-            await worker.open()
+            self._meter.drift_counts += filter(None, [await worker.open()])
 
     def _run(self, worker: "ProcessorWorker", batch: Batch) -> Results | Awaitable[Results]:
         # Not the clock of trio, which costs more to read: nothing waits here.
         started = time.perf_counter()
         try:
+            if worker.state is not None:
+                worker.state.enter(batch)
+            results = worker.run(batch)
+        except BaseException as error:  # plugin boundary: the processor is the user's
             # An error raised here ends the run. It must name this node, whatever task runs the chain.
-            with self._errors:
-                if worker.state is not None:
-                    worker.state.enter(batch)
-                results = worker.run(batch)
-        except TransientError as error:
+            self._errors.translate(error)
+            if not isinstance(error, TransientError):
+                raise
             # As a result, not raised, so that the retry policy applies. The error blames no single record.
             results = [error] * len(batch)
         if not isinstance(results, list):
@@ -112,19 +117,6 @@ class WorkerPool:
             for number in range(len(parts)):
                 nursery.start_soon(work, number)
         return [result for part in results for result in part]
-
-
-async def close_all(pools: Sequence[WorkerPool]) -> None:
-    """Close every opened worker of these pools concurrently, so that none delays the others; raise the first error."""
-    errors: list[RunError] = []
-    async with trio.open_nursery() as nursery:
-        for pool in pools:
-            # Taken out first: a hot swap and the end of the run may both close a pool, but a worker only once.
-            opened, pool.opened = pool.opened, []
-            for worker in opened:
-                nursery.start_soon(worker.close, errors)
-    if errors:
-        raise errors[0]
 
 
 class ProcessorWorker:
@@ -165,10 +157,11 @@ class ProcessorWorker:
             return self._run_in_thread
         return self._run_batch_here if self._by_batch else self._run_each_here
 
-    async def open(self) -> None:
+    async def open(self) -> DriftCount | None:
         with PluginErrors(self._node, "open"):
             if not self._caller.inherits("open"):
                 await self._call_at_edge("open")
+        return self._processor.drift_count
 
     async def close(self, errors: list[RunError]) -> None:
         """Close the processor. An error is added to `errors`: the other workers must be closed all the same."""
@@ -193,24 +186,22 @@ class ProcessorWorker:
         """Run in the event loop; a processor that proves slow moves to a thread with the rest of the batch."""
         call, values = self._form.of(batch)
         if self._processor.blocking is False:
-            return each(call, values)
-        results: list[Any] = []
+            return each(call, iter(values), len(values), SameResults())
+        results = SameResults()
+        results.gone = []
         clock, slow_seconds, count, done = self.stay.clock, self.stay.slow_seconds, len(values), 0
-        started, seconds = clock(), 0.0
+        started, seconds, rest = clock(), 0.0, iter(values)
         while done < count and seconds <= slow_seconds:
             # Sixteen times as many each time: the clock is read seldom, and a call that blocks is noticed
             # after the first record, not after a whole batch.
-            results += each(call, values[done : 16 * done + 1])
+            each(call, rest, min(16 * done + 1, count) - done, results)
             # I17: records behind a deferred one are deferred with it.
-            if isinstance(results[-1], Defer):
+            if results.gone is None and isinstance(results[-1], Defer):
                 results += [Defer()] * (count - len(results))
             done, seconds = len(results), clock() - started
         if seconds > slow_seconds:
             self._move_to_thread(seconds)
-        return results if done == count else self._finish_in_thread(call, values, results)
-
-    async def _finish_in_thread(self, call: Callable[..., Any], values: list[Any], results: list[Any]) -> list[Any]:
-        return results + await self._caller.in_thread(each, call, values[len(results) :])  # type: ignore[no-any-return]
+        return results if done == count else self._caller.in_thread(each, call, rest, count - done, results)
 
     def _run_batch_here(self, batch: Batch) -> list[Any]:
         results, seconds = self.stay.time(self._call_sync, batch)
@@ -233,7 +224,7 @@ class ProcessorWorker:
     def _call_sync(self, batch: Batch) -> list[Any]:
         call, values = self._form.of(batch)
         if not self._by_batch:
-            return each(call, values)
+            return each(call, iter(values), len(values), SameResults())
         try:
             return self._check(call(values), len(batch))
         except RunError:
@@ -289,6 +280,7 @@ class _CallForm:
         self._by_batch = processor.by_batch or processor.by_table
         kind, metadata = processor.payload_type, processor.takes_metadata
         self._payload_type = None if metadata or self.state is not None else kind
+        self._accepted: type | None = type(self)
         self.takes_payloads = self._payload_type is not None
         self.decodes_into = self._payload_type.decodes_into if self._payload_type is not None else None
         if kind is not None or metadata:
@@ -314,29 +306,43 @@ class _CallForm:
             return self._on_record, batch.copy(deep=False) if self._by_batch else records
         if self._by_batch:
             return on_payloads(self._on_payload, kind, batch, is_async=self.is_async), list(batch.payloads)
-        if kind.accepts(batch.kind):
+        # Mostly all batches have payloads of one type: whether it is accepted need not be asked each time.
+        if batch.kind is self._accepted or kind.accepts(batch.kind):
+            self._accepted = batch.kind
             return self._on_payload, batch.payloads
         return on_any(self._on_payload, kind.convert, is_async=self.is_async), batch.payloads
 
 
-def each(call: Callable[[Any], Any], values: list[Any]) -> list[Any]:
-    """Return the result or error of `call` for each record or payload."""
-    results: list[Any] = []
-    rest = iter(values)
-    while True:
+def each(call: Callable[[Any], Any], rest: Iterator[Any], count: int, results: SameResults) -> SameResults:
+    """Add the result or error of `call` for each of the next `count` records or payloads to `results`; return it."""
+    stop = len(results) + count
+    # Results before an error stay in the list, so the loop continues behind it.
+    while (count := stop - len(results)) > 0:
         try:
-            # Results before an error stay in the list, so the loop continues behind it.
-            results.extend(map(call, rest))
-            if len(results) == len(values):
-                return results
-            # StopIteration ends the map as if there were no more records, and the rest would be lost.
-            results.append(RuntimeError("the processor raised StopIteration"))
+            if results.gone is None:
+                results.extend(map(call, islice(rest, count)))
+                # StopIteration ends the map as if there were no more records, and the rest would be lost.
+                if len(results) < stop:
+                    raise StopIteration
+                break
+            for value in islice(rest, count):
+                results.append(result := call(value))
+                if result is not value:
+                    if result is not None:
+                        results.gone = None
+                        break
+                    results.gone.append(len(results) - 1)
         except RunError:
             raise
         except Defer as deferral:
-            return _defer_rest(deferral, results, len(values))
+            results[:], results.gone = _defer_rest(deferral, results, stop), None
+        except StopIteration:
+            results.append(RuntimeError("the processor raised StopIteration"))
+            results.gone = None
         except BaseException as error:  # plugin boundary: the processor is the user's
             results.append(as_plugin_error(error))
+            results.gone = None
+    return results
 
 
 def _defer_rest(deferral: Defer, results: list[Any], count: int) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from conduit_py.backoff import delay_after
 from conduit_py.batch import Batch, Span
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
@@ -73,6 +74,8 @@ class Writer:
     async def run(self) -> None:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
         # and that error would be kept instead of ours.
+        drift = self._calls.plugin.drift_count
+        self._meter.drift_counts += [drift] if drift is not None else []
         with self._inbox:
             if self._flush_seconds > FLUSH_SECONDS:
                 # A source whose window is full of records that wait for a flush would wait for it too.
@@ -126,11 +129,13 @@ class Writer:
         ):
             return False
         try:
-            with self._errors:
-                try:
-                    answer = self._calls.call_here("write", batch.copy(deep=False))
-                except RecordRefused as error:
-                    answer = _refuse_all(batch, error)
+            try:
+                answer = self._calls.call_here("write", batch.copy(deep=False))
+            except RecordRefused as error:
+                answer = _refuse_all(batch, error)
+        except BaseException as error:  # plugin boundary: the destination is the user's
+            self._errors.translate(error)
+            raise
         finally:
             self._meter.calls.observe(self._calls.seconds)
         self._end_write(batch, answer)
@@ -158,14 +163,13 @@ class Writer:
         `answer` is what the last attempt returned, and `given` the number of records before the first, if it differs.
         """
         reach("writer.after_write")
-        reasons = check_refusals(self._node, answer, len(batch)) if answer else {}
-        refused = {index: Failure(self._node, reason, attempt) for index, reason in reasons.items()}
+        reasons = check_refusals(self._node, answer, len(batch)) if answer else None
         if given is None:
             given = len(batch) if batch.span.sizes is None else count_records(batch.records)
-        self._meter.records += given - len(refused)
-        self._meter.batches += 1
-        self._meter.batch_sizes.observe(given)
-        if refused:
+        self._meter.count_batch(given)
+        if reasons:
+            self._meter.records -= len(reasons)
+            refused = {index: Failure(self._node, reason, attempt) for index, reason in reasons.items()}
             batch = self._without(batch, refused)
         if self._ack_reader is not None:
             self._ack_reader.end_write()
@@ -207,7 +211,7 @@ class Writer:
                     raise
                 meter.retries += 1
                 with meter.waiting(WaitReason.BACK_OFF, error.message):
-                    await trio.sleep(self._retry.delay(attempt, self._context.rng))
+                    await trio.sleep(delay_after(error, self._retry.delay(attempt, self._context.rng)))
                 attempt += 1
                 if self._ack_reader is not None:
                     # Messages acked during the failed write must not be written again.

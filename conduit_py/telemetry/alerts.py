@@ -127,6 +127,16 @@ ALERTS = (
         "Mend the pipeline, or give up the replication slot: the source then needs a new snapshot.",
     ),
     Alert(
+        "ConduitSchemaDrift",
+        f"increase({metrics.DRIFT.name}[15m])",
+        "> 0",
+        "0m",
+        "warning",
+        "Records of pipeline {{ $labels.pipeline_name }} do not fit their schema at {{ $labels.node }}",
+        "{{ $value | humanize }} in 15 minutes. The log names each change once. Change the schema or the table, "
+        "or what happens then (on_drift, on_new_field).",
+    ),
+    Alert(
         "ConduitSourceFallsBehind",
         f"delta({metrics.LAG_BYTES.name}[30m])",
         "> 100e6",

@@ -106,7 +106,6 @@ CONNECTORS = FLEET.gauge(
 PROCESSORS = FLEET.gauge(
     "conduit_processors", "How many processors, by what they are.", _processors, own_label="type", conduit=True
 )
-
 FILE_PROBLEMS = FLEET.gauge(
     "conduit_file_problems",
     "Problems in the pipeline files: each keeps a definition from taking effect.",
@@ -237,9 +236,7 @@ LEASES_LOST = QUEUE.counter(
     "conduit_leases_lost_total", "Leases that ended while the source worked on the message.", attrgetter("lost")
 )
 WORK_TAKEN_OVER = QUEUE.counter(
-    "conduit_work_taken_over_total",
-    "Pieces of work that another process had begun and left.",
-    lambda counts: counts.taken_over,
+    "conduit_work_taken_over_total", "Pieces of work that another process had begun and left.", attrgetter("taken_over")
 )
 MESSAGES_DUPLICATE = QUEUE.counter(
     "conduit_messages_duplicate_total",
@@ -248,8 +245,8 @@ MESSAGES_DUPLICATE = QUEUE.counter(
 )
 MESSAGES_UNREADABLE = QUEUE.counter(
     "conduit_messages_unreadable_total",
-    "Messages of a queue that are not what they should be.",
-    lambda counts: counts.unreadable,
+    "Messages of a queue that could not be parsed.",
+    attrgetter("unreadable"),
 )
 OBJECTS_FAILED = QUEUE.counter(
     "conduit_objects_failed_total", "Announced objects that could not be opened or read.", attrgetter("failed")
@@ -302,6 +299,12 @@ RETRIES = ANY_NODE.counter(
     "conduit_retries_total",
     "Attempts after the first, by the retry policy of the node.",
     lambda meter: meter.retries,
+    nodes=("processor", "destination"),
+)
+DRIFT = ANY_NODE.counter(
+    "conduit_schema_drift_total",
+    "Records that schema.validate found to drift, and values that a destination left out. Not counted on Spark.",
+    lambda meter: meter.drifted,
     nodes=("processor", "destination"),
 )
 PERSIST_DURATION = ANY_NODE.histogram(

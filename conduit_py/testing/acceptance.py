@@ -24,7 +24,9 @@ from typing import Any
 import pytest
 
 from conduit_py.record import Record
-from conduit_py.testing.connector_driver import OPTION_CHECKS, DestinationCase, DoesNotApply, SourceCase, run_check
+from conduit_py.resolve import plugin_problems
+from conduit_py.sdk.plugin import Plugin
+from conduit_py.testing.connector_driver import DestinationCase, DoesNotApply, SourceCase, require, run_check
 from conduit_py.testing.destination_checks import DESTINATION_CHECKS, STAGED_CHECKS
 from conduit_py.testing.event_log import numbered_record
 from conduit_py.testing.source_checks import SOURCE_CHECKS
@@ -52,16 +54,51 @@ def destination_acceptance(
 ) -> type:
     """A test class for a destination. `make`, a pytest fixture, gives it with a function to read back.
 
-    That function returns the `payload.after` of every record stored, in order. `sample(n)` makes the
+    That function returns the `payload.after` of every record stored, in order. A third item, if there is one, is a
+    function that returns a context manager, in which the system cannot be reached: `outage`. `sample(n)` makes the
     nth record to write, for destinations that do not take just any; `refused` is a record that the
-    destination must refuse, if there can be one.
+    destination must refuse, if there can be one. A rule that takes longer than `seconds` counts as broken.
     """
 
     def case_of(made: Any) -> DestinationCase:
-        connector, stored = made
-        return DestinationCase(connector, stored, sample, refused)
+        connector, stored, *more = made
+        return DestinationCase(connector, stored, sample, refused, more[0] if more else None)
 
     return _suite("DestinationAcceptance", make, DESTINATION_CHECKS + STAGED_CHECKS, case_of, seconds)
+
+
+def options_are_valid(connector: Plugin[Any]) -> None:
+    problems = "; ".join(map(str, connector.problems))
+    require(not connector.problems, f"the connector under test has problems in its options: {problems}")
+
+
+def has_no_method_that_is_never_called(connector: Plugin[Any]) -> None:
+    """A method that looks like one of the SDK, such as `close` in place of `teardown`, would never be called."""
+    problems = "; ".join(str(each) for each in plugin_problems(connector, "", (None, None)))
+    require(not problems, problems)
+
+
+def options_that_do_not_exist_are_refused(connector: Plugin[Any]) -> None:
+    written = connector._written | {"no_such_option": 1}
+    problems = type(connector)(**written).problems
+    rule = "an option that does not exist is accepted: derive the options from conduit_py.sdk.Options"
+    require(any(problem.path == "no_such_option" for problem in problems), rule)
+
+
+def required_options_are_required(connector: Plugin[Any]) -> None:
+    fields = connector.options_model.model_fields
+    for name in (name for name, field in fields.items() if field.is_required()):
+        written = {key: value for key, value in connector._written.items() if key != name}
+        problems = type(connector)(**written).problems
+        require(any(problem.path == name for problem in problems), f"a missing option {name!r} is not reported")
+
+
+OPTION_CHECKS = (
+    options_are_valid,
+    has_no_method_that_is_never_called,
+    options_that_do_not_exist_are_refused,
+    required_options_are_required,
+)
 
 
 def _suite(name: str, make: Callable[..., Any], checks: Any, case_of: Callable[[Any], Any], seconds: float) -> type:

@@ -34,7 +34,7 @@ from conduit_py.testing.cdc_tables import (
     find_torn_sum,
     first_difference,
 )
-from conduit_py.testing.crash import AT_RANDOM, KILL_VARIABLE, output_tail, start_command
+from conduit_py.testing.crash import AT_RANDOM, KILL_VARIABLE, StartProcess, output_tail, start_command
 
 __all__ = ["CdcApplied", "CdcCheckFailed", "CdcCopy", "CdcDatabase", "CdcReport", "check_cdc"]
 
@@ -116,6 +116,7 @@ def check_cdc(
     request_snapshot: Callable[[int], None] | None = None,
     history: Callable[[], Iterable[CdcApplied]] | None = None,
     patience_seconds: float = 300.0,
+    popen: StartProcess = subprocess.Popen,
 ) -> CdcReport:
     """Run a pipeline from `origin` to `copy`, kill it again and again under load, and compare both.
 
@@ -129,11 +130,12 @@ def check_cdc(
     In the end both sides are equal. `history` returns what was written to the copy, in order: the versions of each row
     come first in their order; exactly once, a transaction after the first snapshot is written once.
 
+    `popen` starts the process, and takes and returns what `subprocess.Popen` does.
     Raises CdcCheckFailed, also if nothing arrives for `patience_seconds`. The seed decides what the load does and
     where it is killed, not how the processes interleave.
     """
     started = time.monotonic()
-    check = _Check(command, origin, copy, delivery, atomic, seed, patience_seconds)
+    check = _Check(command, origin, copy, delivery, atomic, seed, patience_seconds, popen)
     origin.create_tables()
     for writer in check.writers:
         writer.fill()
@@ -170,11 +172,13 @@ class _Check:
         atomic: bool,
         seed: int,
         patience_seconds: float,
+        popen: StartProcess,
     ) -> None:
         self._command, self._origin, self._copy = command, origin, copy
         self._exactly_once, self._atomic = delivery == "exactly_once", atomic
         self._seed, self._rng = seed, random.Random(seed)
         self._patience_seconds = patience_seconds
+        self._popen = popen
         self._event = "the start"
         self._output: IO[bytes] | None = None
         self._seen: Tables = {table: {} for table in TABLES}
@@ -256,7 +260,8 @@ class _Check:
 
     @contextmanager
     def _pipeline(self, kill_at: str = "") -> Iterator[subprocess.Popen[bytes]]:
-        with start_command(self._command, os.environ | {KILL_VARIABLE: kill_at}, None) as (process, self._output):
+        environment = os.environ | {KILL_VARIABLE: kill_at}
+        with start_command(self._command, environment, None, self._popen) as (process, self._output):
             yield process
 
     def _note_kill(self, name: str, point: str = "") -> None:

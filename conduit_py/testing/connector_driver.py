@@ -8,9 +8,9 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import trio
 
@@ -18,7 +18,6 @@ from conduit_py.batch import Batch, MessageId, Piece, Span
 from conduit_py.payloads import Payloads
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, Answer, DestinationConnector
-from conduit_py.sdk.plugin import Plugin
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
 from conduit_py.stream.plugin_calls import PluginCaller, is_async
 
@@ -43,13 +42,29 @@ class DestinationCase:
     """A destination under test.
 
     `stored` reads back what the system behind it holds: the `payload.after` of every record, in order.
-    `sample(n)` makes the records to write; `refused`, if there is one, is a record it must refuse.
+    `sample(n)` makes the records to write; `refused`, if there is one, is a record it must refuse. `outage()` makes
+    the system unreachable for the time of a `with` block.
     """
 
     connector: DestinationConnector[Any]
     stored: Callable[[], Sequence[Any]]
     sample: Callable[[int], Record]
     refused: Record | None = None
+    outage: Callable[[], AbstractContextManager[object]] | None = None
+
+
+class WatchedCaller(PluginCaller):
+    """Notes the calls that were cut short, so that a check that takes too long can name the method."""
+
+    cut_short: ClassVar[list[tuple[float, str]]] = []
+    """When, and which."""
+
+    async def __call__(self, name: str, *args: Any) -> Any:
+        try:
+            return await super().__call__(name, *args)
+        except trio.Cancelled:
+            self.cut_short.append((trio.current_time(), f"{type(self.plugin).__name__}.{name}"))
+            raise
 
 
 class SourceDriver:
@@ -58,7 +73,7 @@ class SourceDriver:
     def __init__(self, case: SourceCase) -> None:
         self.connector = case.connector.fresh()
         self._case = case
-        self._calls = PluginCaller("source", self.connector)
+        self._calls = WatchedCaller("source", self.connector)
         self._reading = trio.CancelScope()
         self._stopped = False
         self.readings: list[Reading] = []
@@ -133,23 +148,13 @@ class SourceDriver:
             self._calls.close()
 
 
-@asynccontextmanager
-async def opened_source(case: SourceCase, position: bytes | None = None) -> AsyncIterator[SourceDriver]:
-    driver = SourceDriver(case)
-    try:
-        await driver.open(position)
-        yield driver
-    finally:
-        await driver.teardown()
-
-
 class DestinationDriver:
     """One opened destination. `deliver` returns when the records count as handled, by its own ack mode."""
 
     def __init__(self, case: DestinationCase) -> None:
         self.connector = case.connector.fresh()
         self._acks: AckMode = self.connector.acks
-        self._calls = PluginCaller("destination", self.connector)
+        self._calls = WatchedCaller("destination", self.connector)
 
     async def open(self) -> None:
         await self._calls("open")
@@ -281,32 +286,14 @@ def run_check(check: Callable[[Any], Awaitable[None]], case: Any, *, seconds: fl
     async def within_deadline() -> None:
         with trio.move_on_after(seconds) as scope:
             await check(case)
-        require(not scope.cancelled_caught, f"did not end within {seconds:g} seconds")
+        if scope.cancelled_caught:
+            # The first that the deadline has cut short: a teardown that follows is cut short as well.
+            where = next((call for at, call in WatchedCaller.cut_short if at >= scope.deadline), None)
+            blame = f": {where} has not returned" if where else ""
+            raise AssertionError(f"the rule {check.__name__} did not end within {seconds:g} seconds{blame}")
 
+    WatchedCaller.cut_short.clear()
     trio.run(within_deadline)
-
-
-def options_are_valid(connector: Plugin[Any]) -> None:
-    problems = "; ".join(map(str, connector.problems))
-    require(not connector.problems, f"the connector under test has problems in its options: {problems}")
-
-
-def options_that_do_not_exist_are_refused(connector: Plugin[Any]) -> None:
-    written = connector._written | {"no_such_option": 1}
-    problems = type(connector)(**written).problems
-    rule = "an option that does not exist is accepted: derive the options from conduit_py.sdk.Options"
-    require(any(problem.path == "no_such_option" for problem in problems), rule)
-
-
-def required_options_are_required(connector: Plugin[Any]) -> None:
-    fields = connector.options_model.model_fields
-    for name in (name for name, field in fields.items() if field.is_required()):
-        written = {key: value for key, value in connector._written.items() if key != name}
-        problems = type(connector)(**written).problems
-        require(any(problem.path == name for problem in problems), f"a missing option {name!r} is not reported")
-
-
-OPTION_CHECKS = (options_are_valid, options_that_do_not_exist_are_refused, required_options_are_required)
 
 
 async def leaves_nothing_behind(live: Callable[[list[object]], Awaitable[None]]) -> None:

@@ -44,6 +44,8 @@ from conduit_py.testing.event_log import EventLog
 AT_RANDOM = "at random"
 KILL_VARIABLE = "CONDUIT_KILL_AT"
 _NTH = (1, 1, 2, 3, 5, 8, 13)
+StartProcess: TypeAlias = Callable[..., "subprocess.Popen[bytes]"]
+"""Starts a process as `subprocess.Popen` does."""
 
 
 class CrashTestFailed(AssertionError):
@@ -71,12 +73,14 @@ def run_with_kills(
     seconds_max: float = 300.0,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
+    popen: StartProcess = subprocess.Popen,
 ) -> CrashReport:
     """Run `command` until it exits with 0, killing it and starting it again up to `kills_max` times.
 
     It is killed in turn at a random moment, within `delay_max_seconds` of its start, and at each of the
     named `points` (see conduit_py.crash_point), early or late as the seed decides. After the last kill it
     runs to its end. Any other exit code, and more than `seconds_max` in all, raise CrashTestFailed.
+    `popen` starts the process, and takes and returns what `subprocess.Popen` does.
     """
     rng = random.Random(seed)
     started = time.monotonic()
@@ -90,7 +94,7 @@ def run_with_kills(
         if kills.total() >= kills_max:
             moment = _Moment(None, 0, 0)
         runs += 1
-        with start_command(command, variables | moment.variables, directory) as (process, output):
+        with start_command(command, variables | moment.variables, directory, popen) as (process, output):
             if _wait_for_end(process, output, moment, started + seconds_max - time.monotonic()):
                 return CrashReport(kills, runs, time.monotonic() - started, output_tail(output))
         kills[moment.point or ""] += 1
@@ -111,12 +115,12 @@ class _Moment:
 
 @contextmanager
 def start_command(
-    command: Sequence[str | Path], variables: Mapping[str, str], directory: Path | None
+    command: Sequence[str | Path], variables: Mapping[str, str], directory: Path | None, popen: StartProcess
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """The command as a process group of its own. Nothing of it is left afterwards."""
     # A file, not a pipe: nobody reads while it runs, and a full pipe would stop the command.
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
+        process = popen(
             [str(word) for word in command],
             env=variables,
             cwd=directory,

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from conduit_py.batch import Batch
 from conduit_py.record import Record
-from conduit_py.sdk.destination import StagedDestination, TransactionalDestination, WriteGuarantee
+from conduit_py.sdk.destination import AckMode, StagedDestination, TransactionalDestination, WriteGuarantee
 from conduit_py.testing.connector_driver import (
     DestinationCase,
     DestinationCheck,
@@ -16,6 +17,7 @@ from conduit_py.testing.connector_driver import (
     opened_destination,
     require,
 )
+from conduit_py.testing.script import InterruptedRecords
 
 
 async def keeps_what_it_accepts_in_order(case: DestinationCase) -> None:
@@ -96,6 +98,40 @@ async def refuses_single_records_only(case: DestinationCase) -> None:
     _holds(case, good)
 
 
+async def reports_what_it_could_not_write(case: DestinationCase) -> None:
+    """A write that fails half-way raises, or refuses records: if it returns, the records count as handled."""
+    records = _samples(case, 4)
+    async with opened_destination(case) as destination:
+        refused = await _try(destination, _interrupted(records))
+    what = "the batch could not be read to its end, but write returned as if all records were written"
+    require(refused is None or len(refused) >= 2, f"{what}: let the error pass, or return the refused records")
+    if case.outage is not None:
+        refused = await _write_in_outage(case, records)
+        what = "the system could not be reached, but all records count as handled"
+        require(refused is None or len(refused) == 4, f"{what}: let the error pass, or return the refused records")
+
+
+async def writes_a_batch_again_after_an_error(case: DestinationCase) -> None:
+    """After an error the whole batch is written again, by the same instance or, after a restart, by another."""
+    records = _samples(case, 4)
+    later = case.connector.acks is AckMode.LATER
+    async with opened_destination(case) as destination:
+        await _try(destination, _interrupted(records))
+        # A destination that answers later may answer for what it has got: only a restart forgets that.
+        if not later:
+            await _accepts(destination, records)
+    if later:
+        async with opened_destination(case) as destination:
+            await _accepts(destination, records)
+    _has_all(case, records)
+    if case.outage is not None:
+        more = [case.sample(number) for number in range(4, 8)]
+        await _write_in_outage(case, more, first=4)
+        async with opened_destination(case) as destination:
+            await _accepts(destination, more, first=4)
+        _has_all(case, records + more)
+
+
 async def leaves_records_as_they_are(case: DestinationCase) -> None:
     records = _samples(case, 3)
     async with opened_destination(case) as destination:
@@ -138,6 +174,8 @@ DESTINATION_CHECKS: tuple[DestinationCheck, ...] = (
     takes_the_same_records_again,
     flushes_when_there_is_nothing_to_flush,
     refuses_single_records_only,
+    reports_what_it_could_not_write,
+    writes_a_batch_again_after_an_error,
     leaves_records_as_they_are,
     can_be_torn_down_without_writing,
     has_hooks_that_work,
@@ -154,6 +192,39 @@ async def _accepts(
 ) -> None:
     refused = await destination.deliver(batch_of(records, first=first, source=source))
     require(not refused, f"records that should be accepted were refused: {refused}")
+
+
+def _interrupted(records: list[Record]) -> Batch:
+    whole = batch_of(records)
+    return Batch(whole.span, InterruptedRecords(records), whole.sequences)
+
+
+async def _try(destination: DestinationDriver, batch: Batch) -> dict[int, str] | None:
+    """Return the refused records, or None if the destination raised an error."""
+    try:
+        return await destination.deliver(batch)
+    except AssertionError:
+        raise
+    except Exception:  # whatever it is that the connector raises
+        return None
+
+
+async def _write_in_outage(case: DestinationCase, records: list[Record], first: int = 0) -> dict[int, str] | None:
+    assert case.outage is not None
+    try:
+        with case.outage():
+            async with opened_destination(case) as destination:
+                return await _try(destination, batch_of(records, first=first))
+    except AssertionError:
+        raise
+    except Exception:  # It may notice at once, in `open`, or not before `teardown`.
+        return None
+
+
+def _has_all(case: DestinationCase, records: list[Record]) -> None:
+    stored = list(case.stored())
+    missing = [payload for payload in _payloads(records) if payload not in stored]
+    require(not missing, f"written again after an error, these are missing: {missing}")
 
 
 def _holds(case: DestinationCase, records: list[Record]) -> None:

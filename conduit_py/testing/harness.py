@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from conduit_py.batch import Batch
 from conduit_py.dead_letter_policy import DestinationPolicy
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
+from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source, without_schedule
 from conduit_py.record import Data, Record
 from conduit_py.sdk.destination import Refusals, WriteGuarantee
 from conduit_py.status import LastError, PipelineState, Status
@@ -86,8 +86,8 @@ async def rehearse(pipeline: Pipeline, records: Mapping[str, Sequence[Record | D
         known = ", ".join(source.id for source in pipeline.sources)
         raise ValueError(f"there are no sources {', '.join(unknown)} in pipeline {pipeline.id}; it has {known}")
     log = EventLog()
-    rehearsal = copy.copy(pipeline)
-    rehearsal.sources = [_scripted_source(source, records.get(source.id, ()), log) for source in pipeline.sources]
+    rehearsal = without_schedule(pipeline)
+    rehearsal.sources = [_scripted_source(source, records.get(source.id, ()), log) for source in rehearsal.sources]
     rehearsal.destinations = [_rehearsed_destination(destination, log) for destination in pipeline.destinations]
     rehearsal.dead_letters = _rehearsed_dead_letters(pipeline.dead_letters, log)
     return await run_to_end(rehearsal)

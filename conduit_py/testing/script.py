@@ -6,13 +6,14 @@ A script maps the number of a record to one step, or to several that happen in t
     ScriptedDestination(script={4: Refuse("no such customer"), 6: (Delay(1), Fail(times=None))})
 """
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 import trio
 
 from conduit_py.errors import TransientError
+from conduit_py.record import Record
 from conduit_py.testing.event_log import EventLog
 
 
@@ -139,3 +140,18 @@ async def perform(step: ScriptStep, log: EventLog, place: str) -> None:
                 raise error(message)
         case _:
             pass
+
+
+class InterruptedRecords(list[Record]):
+    """Records of which only the first half can be read."""
+
+    def __iter__(self) -> Iterator[Record]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def __getitem__(self, key: Any) -> Any:
+        last = range(len(self))[key] if isinstance(key, int) else max(range(len(self))[key], default=0)
+        if last >= len(self) // 2:
+            # What clients of most systems raise, or wrap.
+            raise ConnectionResetError("the acceptance suite interrupts this write")
+        return super().__getitem__(key)

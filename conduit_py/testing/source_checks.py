@@ -1,7 +1,7 @@
 """What every source must do: the rules of conduit_py.sdk.SourceConnector, one function each."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import accumulate
 from typing import Any
 
@@ -9,6 +9,7 @@ import trio
 
 from conduit_py import metadata
 from conduit_py.record import Record
+from conduit_py.sdk.endpoint import EndpointSource
 from conduit_py.sdk.source import EndOfSource, Reading, SnapshotRefused, SnapshotRequest, SourceConnector
 from conduit_py.testing.connector_driver import (
     DoesNotApply,
@@ -16,11 +17,31 @@ from conduit_py.testing.connector_driver import (
     SourceCheck,
     SourceDriver,
     leaves_nothing_behind,
-    opened_source,
     require,
 )
 
 PROMPT_SECONDS = 30.0
+
+
+@asynccontextmanager
+async def opened_source(case: SourceCase, position: bytes | None = None) -> AsyncIterator[SourceDriver]:
+    """Open a source, with the background task of one that takes requests, and tear it down."""
+    driver = SourceDriver(case)
+    errors: list[Exception] = []
+    try:
+        await driver.open(position)
+        async with trio.open_nursery() as nursery:
+            if isinstance(driver.connector, EndpointSource):
+                nursery.start_soon(driver.connector.background)
+            try:
+                yield driver
+            except Exception as error:  # raised below, or the nursery would make a group of it
+                errors.append(error)
+            nursery.cancel_scope.cancel()
+        if errors:
+            raise errors[0]
+    finally:
+        await driver.teardown()
 
 
 async def reads_what_it_holds(case: SourceCase) -> None:

@@ -1,6 +1,9 @@
 """IgnoredFields: which fields of records a destination leaves out because their table has no column for them."""
 
 import logging
+from collections.abc import Sequence
+
+from conduit_py.sdk import Batch, DriftCount
 
 _logger = logging.getLogger(__name__)
 
@@ -13,17 +16,29 @@ class IgnoredFields:
 
     def __init__(self) -> None:
         self._named: set[tuple[str, str]] = set()
-        self._count = 0
+        self._reported = 0
+        self.drift = DriftCount()
 
     def add(self, table: str, name: str) -> None:
         """Count one value."""
-        self._count += 1
+        self.drift.count += 1
         if (table, name) not in self._named and len(self._named) < _NAMED_MAX:
             self._named.add((table, name))
             _logger.warning("the table %r has no column %r: the field is ignored from now on", table, name)
 
+    def count(self, batch: Batch, columns: Sequence[str], table: str) -> None:
+        """Count the values of a batch that have no column."""
+        known = set(columns)
+        if batch.table is not None and known.issuperset(batch.table.column_names):
+            return
+        for row in batch.payloads:
+            if isinstance(row, dict) and not known.issuperset(row):
+                for name, value in row.items():
+                    if name not in known and value is not None:
+                        self.add(table, name)
+
     def report(self) -> None:
         """Log how many values were left out since the last report, if any."""
-        if self._count:
-            _logger.warning("ignored %d values of fields that have no column", self._count)
-        self._count = 0
+        if count := self.drift.count - self._reported:
+            _logger.warning("ignored %d values of fields that have no column", count)
+        self._reported = self.drift.count

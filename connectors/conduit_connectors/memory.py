@@ -36,6 +36,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def endless(self) -> bool:
+        return not self.options.bounded
+
     async def open(self, position: bytes | None) -> None:
         self._next = 0 if position is None else number_of("memory", position) + 1
 

@@ -7,14 +7,15 @@ import msgspec
 import trio
 from pydantic import Field, SecretStr
 
+from conduit_connectors.change_queue import in_columns
 from conduit_connectors.numbering import unreadable_position
 from conduit_connectors.postgres.catalog import read_key
-from conduit_connectors.postgres.changes import describe_row, key_of
+from conduit_connectors.postgres.changes import snapshot_change
 from conduit_connectors.postgres.publication import full_name
 from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, quote_name
 from conduit_py import sdk
-from conduit_py.sdk import FatalError, Operation, Options, Payload, Reading, Record
+from conduit_py.sdk import EndOfSource, FatalError, Options, Reading
 
 _VERSION = 1
 _LOOK_SECONDS = 0.05
@@ -34,6 +35,9 @@ class SourceOptions(Options):
         min_length=1, description="the column that grows: a number from a sequence, or the time of the last change"
     )
     poll_seconds: float = Field(default=1.0, gt=0, description="how long to wait when there is nothing new")
+    tail: bool = Field(
+        default=True, description="wait for more at the end; False: end after the rows that were there, for a schedule"
+    )
 
 
 class SourceArguments(TypedDict, total=False):
@@ -43,6 +47,7 @@ class SourceArguments(TypedDict, total=False):
     table: Required[str]
     column: Required[str]
     poll_seconds: float
+    tail: bool
 
 
 class RowPlace(msgspec.Struct, frozen=True):
@@ -50,6 +55,9 @@ class RowPlace(msgspec.Struct, frozen=True):
 
     version: int
     values: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        return _ENCODER.encode(self)
 
     @classmethod
     def decode(cls, position: bytes) -> "RowPlace":
@@ -85,6 +93,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def endless(self) -> bool:
+        return self.options.tail
 
     @property
     def gives(self) -> Any:
@@ -123,7 +135,11 @@ class Source(sdk.SourceConnector[SourceOptions]):
                     if found.rows:
                         return await self._give(found)
                     self._bound = None
+                    if not self.options.tail:
+                        raise EndOfSource
                 bound = await self._find_last_place()
+                if bound is None and not self.options.tail:
+                    raise EndOfSource
                 if bound is None:
                     await trio.sleep(self.options.poll_seconds)
                 else:
@@ -185,15 +201,11 @@ class Source(sdk.SourceConnector[SourceOptions]):
         assert shape is not None, "it was just made"
         names = [name for name, _, _ in found.columns]
         places = [names.index(name) for name in self._ordering]
-        records = []
+        changes = []
         for row in found.rows:
-            decoded = shape.decoder.decode(row)
             self._last = tuple((row[place] or b"").decode() for place in places)
-            position = _ENCODER.encode(RowPlace(_VERSION, self._last))
-            key = key_of(decoded.values, self._key)
-            about = shape.metadata | describe_row(decoded)
-            records.append(Record(position, Operation.SNAPSHOT, about, key, Payload(after=decoded.values)))
-        return Reading(records, schemas=(shape.schema,) if new else ())
+            changes.append(snapshot_change(shape, self._key, row, RowPlace(_VERSION, self._last)))
+        return Reading(in_columns(changes), schemas=(shape.schema,) if new else ())
 
     def _refusal(self, error: StatementFailed) -> FatalError:
         return FatalError(

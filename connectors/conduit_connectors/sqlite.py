@@ -48,7 +48,6 @@ class Destination(SqlDestination[DestinationOptions]):
     objects and lists as JSON.
     """
 
-    bytes_type: ClassVar[str] = "BLOB"
     names: ClassVar[NameRules] = NameRules(
         columns_max=2000, reserved=("sqlite_",), ignores_case=True, allows_empty=True
     )
@@ -63,7 +62,7 @@ class Destination(SqlDestination[DestinationOptions]):
         return str(self.options.path.resolve())
 
     def connect(self) -> SqlDatabase:
-        return SqliteDatabase(self.options.path)
+        return SqliteDatabase(self.options.path, _connect(self.options.path))
 
 
 class SqliteDatabase(SqlDatabase):
@@ -88,9 +87,10 @@ class SqliteDatabase(SqlDatabase):
     alters: ClassVar[bool] = True
     typed: ClassVar[bool] = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        """Take over a connection that commits every statement."""
         self._path = path
-        self._connection = _connect(path)
+        self._connection = connection
         self._connection.create_function("conduit_text", 1, _column_text, deterministic=True)
         self.run("PRAGMA journal_mode = WAL")
         self.run("PRAGMA synchronous = FULL")
@@ -244,6 +244,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def endless(self) -> bool:
+        return self.options.tail
 
     def open(self, position: bytes | None) -> None:
         path = self.options.path

@@ -1,10 +1,10 @@
 """Processors, destinations and sources that refuse, raise or break their contract."""
 
-import subprocess
 from collections.abc import Sequence
 
 import pytest
-from command_folder import COMMAND, KEEP, Folder, in_order
+from command_folder import KEEP, Folder, in_order
+from warm_python import run_command
 
 CROWD = """
 def crowd(record):
@@ -67,8 +67,7 @@ def test_dropped_records_are_each_logged(folder: Folder) -> None:
 def test_a_processor_that_raises_shows_its_line_to_those_who_debug(folder: Folder) -> None:
     folder.numbers(3)
     folder.pipeline(processors="[crowd]", dead_letters=KEEP, head=CROWD)
-    command = [str(COMMAND), "run", "p.py", "--debug"]
-    said = subprocess.run(command, cwd=folder.path, capture_output=True, text=True, timeout=300).stderr
+    said = run_command("run", "p.py", "--debug", cwd=folder.path).stderr
 
     assert 'p.py", line 8, in crowd' in said
     assert "ValueError: three is a crowd" in said

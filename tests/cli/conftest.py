@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from warm_python import WarmCommand, run_command
 
@@ -229,7 +229,7 @@ class Serving:
         """Ask for a pipeline until it is as wanted."""
         deadline = time.monotonic() + 300
         while True:
-            answer = httpx.get(f"{self.url}/api/v1/pipelines/{id}", timeout=300).raise_for_status()
+            answer = httpx2.get(f"{self.url}/api/v1/pipelines/{id}", timeout=300).raise_for_status()
             shown: dict[str, Any] = answer.json()
             if wanted(shown):
                 return shown

@@ -6,12 +6,11 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
+from warm_python import COMMAND, WarmPython
 
 from conduit_py.cli.display import PlainDisplay, progress_table
 from conduit_py.cli.output import ExitCode
@@ -149,9 +148,9 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
 def test_on_a_terminal_the_table_is_live_and_ctrl_c_is_explained(command: "Command") -> None:
     command.pipeline("Count(pause_seconds=0.01)")
     terminal, inner = pty.openpty()
-    line = [sys.executable, "-m", "conduit_py.cli.main", "run", "orders.py"]
+    line = [str(COMMAND), "run", "orders.py"]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-    process = subprocess.Popen(line, cwd=command.folder, env=environment, stdin=inner, stdout=inner, stderr=inner)
+    process = WarmPython(line, cwd=command.folder, env=environment, stdin=inner, stdout=inner, stderr=inner)
     os.close(inner)
     try:
         assert b"records/s" in read_until(terminal, b"running")

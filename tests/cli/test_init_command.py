@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from warm_python import run_command
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 def test_the_project_runs_and_its_test_passes(command: "Command", flags: list[str], name: str, lake: list[int]) -> None:
     written = command("init", "shop", *flags)
     project = command.folder / "shop"
-    run = [sys.executable, "-m", "conduit_py.cli.main", "run", f"pipelines/{name}"]
-    ran = subprocess.run(run, cwd=project, capture_output=True, text=True, timeout=300, check=False)
+    ran = run_command("run", f"pipelines/{name}", cwd=project)
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     tested = subprocess.run(test, cwd=project, capture_output=True, text=True, timeout=300, check=False)
 

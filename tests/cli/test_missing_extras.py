@@ -15,9 +15,15 @@ CONNECTORS = [
     ("nats", "nats", "nats.Source(url='nats://here', stream='s', subject='t')"),
     ("pyarrow", "objects", "sqlite_queue.Source(path='q.db', messages='uri', allowed_prefixes=['/data'])"),
     ("psycopg", "postgres", "postgres.Destination(url='postgresql://here/db', table='t')"),
+    ("confluent_kafka", "kafka", "kafka.Source(servers='here:9092', topics=['t'])"),
+    ("pymysql", "mysql", "mysql.Destination(url='mysql://here/db', table='t')"),
     ("deltalake", "delta", "delta.Destination(path='table')"),
     ("pyarrow", "delta", "delta.Destination(path='table')"),
     ("pyarrow", "parquet", "parquet.Destination(path='folder')"),
+    ("duckdb", "duckdb", "duckdb.Destination(path='f', table='t')"),
+    ("pyarrow", "duckdb", "duckdb.Destination(path='f', table='t')"),
+    ("pyiceberg", "iceberg", "iceberg.Destination(table='a.b')"),
+    ("sqlalchemy", "sqlalchemy", "sqlalchemy.Destination(url='sqlite:///f', table='t')"),
     ("pyspark", "spark", "spark.Source(query='SELECT 1', stage='stage')"),
 ]
 PIPELINE = """\

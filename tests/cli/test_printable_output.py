@@ -16,8 +16,7 @@ from rich.text import Text
 
 from conduit_py import cli
 from conduit_py.cli.errors import Console
-from conduit_py.cli.output import JsonLogFormatter, TextLogFormatter
-from conduit_py.printable import printable, printable_json, printable_lines
+from conduit_py.cli.output import JsonLogFormatter, TextLogFormatter, printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command, Serving

@@ -384,7 +384,7 @@ def test_plugins_are_listed_and_described_without_a_server(command: "Command") -
 def test_help_of_server_commands_imports_nothing_heavy(command: str) -> None:
     script = (
         f"import sys\nfrom conduit_py.cli.main import answer\nassert answer({[*command.split(), '--help']!r}) == 0\n"
-        "sys.stderr.write(' '.join(name for name in ('httpx', 'rich.live', 'pydantic', 'ssl') if name in sys.modules))"
+        "sys.stderr.write(' '.join(name for name in ('httpx2', 'rich.live', 'pydantic', 'ssl') if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
@@ -414,12 +414,12 @@ def test_a_snapshot_is_requested_of_a_running_source(serving: "Serving") -> None
 
 
 def test_without_httpx_it_says_what_to_install() -> None:
-    script = "import sys\nsys.modules['httpx'] = None\nfrom conduit_py.cli.main import answer\n"
+    script = "import sys\nsys.modules['httpx2'] = None\nfrom conduit_py.cli.main import answer\n"
     line = [sys.executable, "-c", script + "sys.exit(answer(['pipelines', 'list']))"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
 
     assert done.returncode == 3
-    assert done.stderr == ("error: calling a server needs httpx, which is not installed\n  pip install httpx\n")
+    assert done.stderr == ("error: calling a server needs httpx2, which is not installed\n  pip install httpx2\n")
 
 
 def test_completion_is_installed_for_the_shell_at_hand(command: "Command") -> None:

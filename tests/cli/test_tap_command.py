@@ -149,3 +149,19 @@ def test_pieces_are_compared_with_what_they_came_from() -> None:
         "  and 3 more pieces",
         "  too long to be shown whole: before.key",
     ]
+
+
+def test_the_fields_of_a_new_schema_are_shown_without_what_a_terminal_would_obey() -> None:
+    fields = [
+        {"name": "id", "type": "integer", "native": "bigint", "key": True, "nullable": False},
+        {"name": "a\x1b[2Jb", "type": "decimal", "native": "numeric(12,2)", "key": False, "nullable": True},
+        {"name": "cut"},
+    ]
+    schema = {"collection": "public.orders", "version": "7f", "fields": fields}
+
+    assert event("read", None, record({"id": 1}), source_schema=schema)[1:5] == [
+        "  schema of public.orders, version 7f",
+        "    id: integer (bigint) key not null",
+        "    a\\x1b[2Jb: decimal (numeric(12,2))",
+        "    cut: …",
+    ]

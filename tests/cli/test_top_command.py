@@ -6,13 +6,13 @@ import pty
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from warm_python import COMMAND, WarmPython
 
 from conduit_py.cli.top import FleetRates, screen
 
@@ -27,8 +27,8 @@ class Terminal:
         self.seen = ""
         self._main, other = pty.openpty()
         environment = {**os.environ, "TERM": "xterm-256color", "LINES": "24", "COLUMNS": "120"}
-        line = [sys.executable, "-m", "conduit_py.cli.main", *arguments]
-        self.process = subprocess.Popen(line, stdin=other, stdout=other, stderr=subprocess.PIPE, env=environment)
+        line = [str(COMMAND), *arguments]
+        self.process = WarmPython(line, stdin=other, stdout=other, stderr=subprocess.PIPE, env=environment)
         os.close(other)
 
     def until(self, wanted: Callable[[str], bool], seconds: float = 300) -> None:

@@ -1,10 +1,9 @@
 """Code that anybody could have changed is not executed: not through a link, not as a helper, not by run or check."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
-from command_folder import COMMAND
+from warm_python import run_command
 
 from conduit_py.config.load import load_file, load_folder
 from conduit_py.config.python_file import FileInvalid
@@ -124,7 +123,7 @@ def test_commands_refuse_it_too(folder: Path, command: str) -> None:
     file.write_text(MARK + PIPELINE)
     file.chmod(0o666)
 
-    ran = subprocess.run([COMMAND, command, "a.py"], cwd=folder, capture_output=True, text=True, timeout=300)
+    ran = run_command(command, "a.py", cwd=folder)
 
     assert ran.returncode == 2
     assert ANYBODY in ran.stdout + ran.stderr
@@ -135,5 +134,5 @@ def test_a_file_beside_a_pipeline_hides_no_installed_module(folder: Path) -> Non
     (folder / "a.py").write_text("import trio\nassert trio.run\n" + PIPELINE)
     (folder / "trio.py").write_text("raise RuntimeError('hidden')\n")
     for command in ("check", "run"):
-        ran = subprocess.run([COMMAND, command, "a.py"], cwd=folder, capture_output=True, text=True, timeout=300)
+        ran = run_command(command, "a.py", cwd=folder)
         assert ran.returncode == 0, ran.stderr

@@ -9,6 +9,7 @@ from conduit_connectors import file
 from conduit_py.config.loaded import Loaded
 from conduit_py.pipeline import Destination, Pipeline, Source
 from conduit_py.pipeline_settings import PipelineSettings, TransactionLimits
+from conduit_py.schedule import Schedule
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import run_to_end
@@ -158,3 +159,16 @@ def test_a_destination_is_not_atomic(load: Load, said: Said) -> None:
     [text] = said(load(document(into="plugin: file, settings: {path: ./out.txt}, atomic: true")))
 
     assert "connectors.out.atomic: is a setting of sources" in text
+
+
+def test_a_source_may_have_a_schedule(load: Load, said: Said) -> None:
+    plain = "plugin: generator, settings: {recordCount: 3, format.type: raw, format.options.id: int}"
+    (loaded,) = load(document(of=f"{plain}, schedule: 0 3 * * *, timezone: Europe/Berlin")).pipelines
+
+    assert loaded.pipeline.schedule == Schedule("0 3 * * *", "Europe/Berlin")
+    [wrong] = said(load(document(of=f"{plain}, schedule: 0 25 * * *")))
+    assert "connectors.in.schedule: must be a cron expression of five fields: its hour cannot be read" in wrong
+    [tailing] = said(load(document(of="plugin: file, settings: {path: ./in.txt}, schedule: 0 3 * * *")))
+    assert "file waits for more at its end" in tailing
+    [misplaced] = said(load(document(into="plugin: file, settings: {path: ./out.txt}, schedule: 0 3 * * *")))
+    assert "connectors.out.schedule: is a setting of sources" in misplaced

@@ -236,7 +236,7 @@ pipelines:
         "warning: pipelines.yaml:10:9: pipelines.a.connectors.in.setings: there is no such key, so it has no effect "
         "(did you mean 'settings'?)",
         "warning: pipelines.yaml:11:51: pipelines.a.connectors.out.color: there is no such key, so it has no effect "
-        "(keys are id, type, plugin, name, settings, processors, atomic)",
+        "(keys are id, type, plugin, name, settings, processors, atomic, schedule, timezone)",
         "warning: pipelines.yaml:13:33: pipelines.a.processors.p.when: there is no such key, so it has no effect "
         "(keys are id, plugin, condition, settings, workers, type)",
         "warning: pipelines.yaml:15:7: pipelines.a.dead-letter-queue.window_size: there is no such key, so it has no "

@@ -266,3 +266,26 @@ def test_of_very_many_warnings_the_first_are_kept(load: Load, ends: str) -> None
     assert [pipeline.id for pipeline in loaded.pipelines] == ["a"]
     assert len(loaded.warnings) == WARNINGS_MAX + 1
     assert loaded.warnings[-1].message == "there are more than 1000 warnings"
+
+
+def encoding(ends: str, *settings: str) -> str:
+    lines = "".join(f"          {line}\n" for line in ("url: http://localhost:1", "schema_file: s.avsc", *settings))
+    processors = f"    processors:\n      - id: p\n        plugin: avro.encode\n        settings:\n{lines}"
+    return f"version: 2.2\npipelines:\n  - id: a\n{ends}{processors}"
+
+
+def test_a_list_of_objects_is_written_with_numbers(load: Load, said: Said, ends: str) -> None:
+    entries = [f"references.{n}.{part}" for n in range(2) for part in ("name: a", "subject: b.c", f"version: {n + 1}")]
+    loaded = load(encoding(ends, *reversed(entries)))
+    gap = load(encoding(ends, *entries[3:]))
+    wrong = load(encoding(ends, *entries[:2], "references.0.version: x"))
+    nested = load(encoding(ends, "references: [{name: a}]"))
+
+    assert said(loaded) == []
+    [processor] = loaded.pipelines[0].pipeline.processors
+    assert processor.processor is not None
+    made = [each.model_dump() for each in processor.processor.options.references]  # type: ignore[attr-defined]
+    assert made == [{"name": "a", "subject": "b.c", "version": number} for number in (1, 2)]
+    assert "is in a list, whose entries are numbered from 0 without a gap" in said(gap)[0]
+    assert "pipelines.a.processors.p.settings.references.0.version: Input should be a valid integer" in said(wrong)[0]
+    assert "write `references.0.NAME: …`" in said(nested)[0]

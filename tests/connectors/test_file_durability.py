@@ -4,7 +4,6 @@ import errno
 import logging
 import os
 import signal
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from conduit_connectors import file
 from conduit_connectors.file.marker import marker_path
+from warm_python import run_warm
 
 from conduit_py.record import Record
 from conduit_py.sdk import FatalError, TransientError
@@ -73,7 +73,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def crash(path: Path, how: str, size_max: int = 0) -> None:
-    child = subprocess.run([sys.executable, "-c", CHILD, str(path), how, str(size_max)], check=False)
+    child = run_warm([sys.executable, "-c", CHILD, path, how, str(size_max)])
     assert child.returncode == -(signal.SIGXFSZ if how == "halfway" else signal.SIGKILL)
 
 
@@ -204,7 +204,7 @@ print(len(open(path).read().splitlines()))
 
 
 def test_a_batch_that_does_not_fit_is_taken_back_and_can_be_written_again(path: Path) -> None:
-    run = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=True)
+    run = run_warm([sys.executable, "-c", LIMITED, path], check=True)
 
     assert run.stdout.splitlines() == [
         f"cannot append 790 bytes to {path}: File too large; nothing of them was kept",
@@ -314,9 +314,7 @@ def test_a_second_destination_on_the_same_file_is_an_error(path: Path, opened: f
 
 
 def test_another_process_on_the_same_file_is_an_error(path: Path, opened: file.Destination) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path), "after", "0"], capture_output=True, text=True, check=False
-    )
+    run = run_warm([sys.executable, "-c", CHILD, path, "after", "0"])
 
     assert run.returncode == 1
     assert f"FatalError: {path} is being written by another destination or process" in run.stderr

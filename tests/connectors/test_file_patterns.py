@@ -2,13 +2,14 @@
 
 import bz2
 import gzip
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conduit_connectors import file
 
-from conduit_py.sdk import EndOfSource, FatalError, Reading, Record
+from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading, Record
 from conduit_py.testing import source_acceptance
 
 
@@ -30,7 +31,12 @@ def read_all(path: Path, position: bytes | None = None, **options: Any) -> list[
     found: list[Record] = []
     try:
         while True:
-            reading = source.read(100)
+            try:
+                reading = source.read(100)
+            except NothingYet:
+                # The latest objects are about to settle.
+                time.sleep(0.01)
+                continue
             found += reading.records if isinstance(reading, Reading) else reading
     except EndOfSource:
         return found

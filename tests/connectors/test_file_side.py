@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 import sys
 import tempfile
 import zlib
@@ -17,6 +16,7 @@ from conduit_connectors.file.marker import marker_path, side_path
 from conduit_connectors.file.staging import Staging
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from warm_python import run_warm
 
 from conduit_py.sdk import FatalError, Record, TransientError
 from conduit_py.testing.connector_driver import batch_of
@@ -314,7 +314,7 @@ appender.close()
     ],
 )
 def test_what_does_not_fit_is_taken_back_and_can_be_written_again(path: Path, when: str, said: list[str]) -> None:
-    run = subprocess.run([sys.executable, "-c", LIMITED, str(path), when], capture_output=True, text=True, check=True)
+    run = run_warm([sys.executable, "-c", LIMITED, path, when], check=True)
 
     assert run.stdout.splitlines() == [line.format(path=path, side=side_path(path)) for line in said]
     assert path.read_bytes() == b"1" * 399 + b"\n" + b"3" * 399 + b"\n"

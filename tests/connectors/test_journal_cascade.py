@@ -1,11 +1,10 @@
 """Pipelines chained through journals are exactly-once from first to last, whatever moment they are killed at."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from conduit_connectors import journal
+from warm_python import COMMAND, WarmPython, run_warm
 
 from conduit_py.sdk import EndOfSource
 from conduit_py.testing.crash import AT_RANDOM, run_with_kills
@@ -58,7 +57,7 @@ POINTS = [
 
 
 def command(*more: str) -> list[str | Path]:
-    return [Path(sys.executable).with_name("conduit-py"), "run", "chain.py", "--state", "state", *more]
+    return [COMMAND, "run", "chain.py", "--state", "state", *more]
 
 
 def read(path: Path) -> list[dict[str, int]]:
@@ -83,10 +82,16 @@ def test_a_cascade_through_journals_survives_kills_exactly_once_and_in_order(tmp
     journal_of_nothing.teardown()
 
     report = run_with_kills(
-        command(), kills_max=KILLS, points=POINTS, delay_max_seconds=1.5, seconds_max=250, directory=tmp_path
+        command(),
+        kills_max=KILLS,
+        points=POINTS,
+        delay_max_seconds=0.5,
+        seconds_max=250,
+        directory=tmp_path,
+        popen=WarmPython,
     )
     # The second pipeline may have come to what was the end of `a` before the first had written it all.
-    subprocess.run(command(), cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    run_warm(command(), cwd=tmp_path, check=True)
 
     assert report.kills[AT_RANDOM] > 0
     assert report.kills.total() >= KILLS // 2

@@ -11,6 +11,7 @@ import pymysql
 import pytest
 from conduit_connectors.mysql.address import parse_address
 from mariadb_changes import replica_of, run_sql
+from warm_python import WarmPython
 
 from conduit_py.testing.cdc import CdcApplied, CdcDatabase, check_cdc
 
@@ -58,6 +59,7 @@ def test_both_databases_are_equal_after_kills_of_the_process_and_of_the_server(
         server_kills=max(1, KILLS // 4),
         history=history,
         request_snapshot=lambda process: os.kill(process, signal.SIGUSR1),
+        popen=WarmPython,
     )
 
     print(report)

@@ -10,7 +10,7 @@ import trio
 from conduit_connectors import mysql as connector
 from conduit_connectors.mysql.address import connect
 from conduit_connectors.mysql.log_cursor import LogPlace
-from conduit_connectors.mysql.position import BinlogPosition, UnreadTable
+from conduit_connectors.mysql.position import BinlogPosition, GtidState, UnreadTable
 from conduit_connectors.mysql.session import DatabaseStatements
 from conduit_connectors.mysql.snapshot import ChunkedSnapshot, is_condition
 from mariadb_changes import database_of, opened, replica_of, run_sql
@@ -236,10 +236,43 @@ async def test_a_chunk_is_selected_again_until_it_sees_what_the_stream_has_given
         await trio.sleep(0.2)
         assert snapshot.needs_chunk
         run_sql(mariadb, "UPDATE t SET v = 'new'")
-    [row] = snapshot.finish_chunk((later[0] + 1, 0), session.escape)
+    at = BinlogPosition.at("1", GtidState(), ())
+    [row] = snapshot.finish_chunk((later[0] + 1, 0), at, session.escape)
     session.close()
 
-    assert row.record.payload.after == {"id": 1, "v": "new"}
+    assert row.after == {"id": 1, "v": "new"}
+
+
+async def test_a_snapshot_ends_under_load_although_its_table_grows_as_fast_as_it_is_read(mariadb: str) -> None:
+    """Each chunk is followed by as many new rows behind it. The stream has those, so the snapshot needs none."""
+    run_sql(
+        mariadb,
+        "CREATE TABLE t (kind enum('b', 'a'), id int, PRIMARY KEY (kind, id))",
+        "INSERT INTO t SELECT 'b', seq FROM seq_1_to_6",
+        "INSERT INTO t SELECT 'a', seq FROM seq_1_to_6",
+    )
+    source, grown, position = source_of(mariadb, "t", chunk_size=2, heartbeat_seconds=0.1), 6, None
+    snapshot: list[Any] = []
+    with trio.fail_after(PATIENCE_SECONDS):
+        while position is None or BinlogPosition.decode(position).snapshot:
+            # Opened again, as after a crash: the end is a part of the position.
+            async with opened(source, position) as reader:
+                reading = await reader.source.read(100)
+            position = reading.position or reading.records[-1].position
+            snapshot += [each.key for each in reading.records if each.operation is Operation.SNAPSHOT]
+            run_sql(mariadb, f"INSERT INTO t SELECT 'a', seq FROM seq_{grown + 1}_to_{grown + 3}")
+            grown += 3
+
+    assert snapshot == [{"kind": kind, "id": number} for kind in "ba" for number in range(1, 7)]
+
+
+@pytest.mark.parametrize("stored", [b'["d.t",["1"],null,null]', b'["d.t"]'])
+def test_the_progress_that_earlier_versions_stored_is_read(stored: bytes) -> None:
+    """They had no end. The next chunk finds one."""
+    position = b'{"server":"1","gtids":"0-1-7","snapshot":[%b],"version":1}' % stored
+
+    [table] = BinlogPosition.decode(position).snapshot
+    assert (table.table, table.until) == ("d.t", None)
 
 
 async def test_a_table_is_read_again_on_request_and_the_request_survives_a_crash(mariadb: str) -> None:

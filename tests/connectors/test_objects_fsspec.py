@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import fsspec
 import pytest
 from conduit_connectors import objects
 
-from conduit_py.sdk import EndOfSource, FatalError, Reading, Record
+from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading, Record
 from conduit_py.testing import destination_acceptance, source_acceptance
 
 
@@ -91,7 +92,12 @@ def read_all(url: str, position: bytes | None = None, **options: Any) -> list[Re
     found: list[Record] = []
     try:
         while True:
-            reading = source.read(100)
+            try:
+                reading = source.read(100)
+            except NothingYet:
+                # The latest objects are about to settle.
+                time.sleep(0.01)
+                continue
             found += reading.records if isinstance(reading, Reading) else reading
     except EndOfSource:
         return found

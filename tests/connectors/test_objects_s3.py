@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,12 @@ def read_on(source: objects.Source) -> list[Record]:
     while True:
         try:
             reading = source.read(1000)
-        except (EndOfSource, NothingYet):
+        except EndOfSource:
             return found
+        except NothingYet:
+            # The latest objects are about to settle.
+            time.sleep(0.01)
+            continue
         found += reading.records if isinstance(reading, Reading) else reading
 
 

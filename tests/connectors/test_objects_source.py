@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,14 @@ def read_on(source: objects.Source, n: int = 1000) -> list[Record]:
     while True:
         try:
             reading = source.read(n)
-        except (EndOfSource, NothingYet):
+        except EndOfSource:
             return found
+        except NothingYet:
+            if source.options.follow:
+                return found
+            # The latest objects are about to settle.
+            time.sleep(0.01)
+            continue
         found += reading.records if isinstance(reading, Reading) else reading
 
 

@@ -3,13 +3,13 @@
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conduit_connectors import memory, sqlite
+from warm_python import WarmPython
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State, processor
 from conduit_py.errors import RecordRefused
@@ -103,7 +103,7 @@ async def test_a_destination_that_was_the_home_may_be_joined_by_another_and_be_a
 def test_killed_while_both_are_written(tmp_path: Path, kill_at: str) -> None:
     def run(kill: str = "") -> int:
         command = [sys.executable, str(CHILD), str(tmp_path)]
-        return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill}, timeout=300, check=False).returncode
+        return WarmPython(command, env=os.environ | {"CONDUIT_KILL_AT": kill}).wait(300)
 
     assert (run(kill_at), run()) == (-signal.SIGKILL, 0)
     assert rows(tmp_path / "data.db", "a") == rows(tmp_path / "data.db", "b") == list(range(100))

@@ -51,7 +51,14 @@ pipeline = Pipeline(
 def test_i4_i8_killed_again_and_again_every_row_is_there_once(tmp_path: Path) -> None:
     kills: Counter[str] = Counter()
     for directory, report in killed_copies(
-        tmp_path, PIPELINE, "", kills=KILLS, points=POINTS, copies_max=5, seconds_max=180
+        tmp_path,
+        PIPELINE,
+        "",
+        kills=KILLS,
+        points=POINTS,
+        copies_max=5,
+        seconds_max=180,
+        preloaded=["conduit_connectors.parquet"],
     ):
         kills += report.kills
         rows = duckdb.sql(f"SELECT n, twice FROM '{directory}/out/*.parquet' ORDER BY n").fetchall()

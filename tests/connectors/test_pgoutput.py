@@ -5,6 +5,13 @@ import struct
 from typing import Any
 
 import pytest
+from conduit_connectors.change_queue import ChangeQueue
+from conduit_connectors.postgres.changes import (
+    OpenTransaction,
+    PublishedRelation,
+    changes_of_message,
+    hold_usual_change,
+)
 from conduit_connectors.postgres.pgoutput import (
     UNCHANGED,
     BeginMessage,
@@ -23,7 +30,16 @@ from conduit_connectors.postgres.pgoutput import (
     UpdateMessage,
     parse_message,
 )
-from conduit_connectors.postgres.replication import Keepalive, format_lsn, parse_frame, parse_lsn
+from conduit_connectors.postgres.position import SourcePosition
+from conduit_connectors.postgres.replication import (
+    Keepalive,
+    format_lsn,
+    parse_frame,
+    parse_lsn,
+    read_begin,
+    read_commit,
+)
+from conduit_connectors.postgres.schemas import TableShape
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -194,6 +210,77 @@ def test_random_frames_are_refused_by_name_or_are_frames(kind: bytes, raw: bytes
         reason = type(parsed).__name__
 
     assert re.search("XLogData|Keepalive|an unknown frame|[Mm]essage", reason)
+
+
+TYPES = {"id": 20, "ok": 16, "body": 3802, "note": 114, "name": 25, "price": 1700, "at": 1184, "raw": 17, "took": 1186}
+COLUMNS = tuple(RelationColumn(name, oid, -1, name == "id") for name, oid in TYPES.items())
+TEXTS = [
+    "1", "-7", "1_0", " 5", "t", "f", "", "NaN", "1.50", "{}", "[1, 2.5]", "[0.1000000000000000055]", "null", " [1]",
+    '{"a": 1, "a": 2}', '"x"', "2026-01-02 03:04:05.6+00", "infinity", "0044-03-15 01:02:03 BC", "10000-01-01 00:00:00",
+    "\\x00ff", "P1D", "é", "١", "[" * 300 + "]" * 300,
+]  # fmt: skip
+values = st.none() | st.just(UNCHANGED) | st.sampled_from(TEXTS).map(str.encode) | st.binary(max_size=6)
+wide_rows = st.tuples(*[values] * len(COLUMNS)) | rows
+row_messages = st.one_of(
+    st.builds(InsertMessage, st.sampled_from([7, 8, 9]), wide_rows),
+    st.builds(UpdateMessage, st.just(7), wide_rows, st.booleans(), wide_rows),
+    st.builds(UpdateMessage, st.just(7), st.none(), st.just(False), wide_rows),
+    st.builds(DeleteMessage, st.just(7), wide_rows, st.booleans()),
+)
+_columns = [(each.name, each.type_oid, -1) for each in COLUMNS]
+RELATION = PublishedRelation(
+    RelationMessage(7, "public", "t", "d", COLUMNS), TableShape("public.t", _columns, ["id"], {}, {}), ("id",)
+)
+
+
+@given(row_messages, st.data())
+def test_what_is_read_in_one_pass_is_what_the_parser_and_the_decoder_read(message: Message, data: Any) -> None:
+    """The quick way reads a frame as the other one does, or leaves it to that. It never reads what that refuses."""
+    frame = bytearray(struct.pack("!cQQq", b"w", 1, 2, 3) + encode(message))
+    if data.draw(st.booleans()):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    frame = frame[: len(frame) - data.draw(st.sampled_from([0, 0, 0, 1, 5]))]
+    relations, transaction = {7: RELATION, 8: None}, OpenTransaction(5, 6, "0/5", {"m": "x"})
+    at = SourcePosition.within("1", "0/5", 3, 0, ())
+    quick, slow = ChangeQueue[SourcePosition](), ChangeQueue[SourcePosition]()
+    if not hold_usual_change(bytes(frame), relations, transaction, at, quick):
+        assert not quick.release(at)
+        return
+    parsed = parse_frame(bytes(frame))
+
+    assert isinstance(parsed, InsertMessage | UpdateMessage | DeleteMessage)
+    [change] = changes_of_message(parsed, RELATION, RELATION.origin(transaction), at)
+    slow.append(change)
+    assert quick.release(at)
+    # By their texts: NaN is no NaN, and 1 would be True.
+    assert repr(list(quick.take(1)[0].records)) == repr(list(slow.take(1)[0].records))
+
+
+def test_usual_changes_are_read_in_one_pass() -> None:
+    """Else all of them would be right, and slow."""
+    whole = (b"1", b"t", b"[]", None, b"n", b"1.5", b"2026-01-02 03:04:05+00", b"\\x00", b"P1D")
+    toasted = (*whole[:2], UNCHANGED, *whole[3:])
+    deleted = (b"1", *[None] * 8)
+    messages: list[Message] = [
+        InsertMessage(7, whole),
+        UpdateMessage(7, None, False, toasted),
+        DeleteMessage(7, deleted, True),
+    ]
+    frames = [struct.pack("!cQQq", b"w", 1, 2, 3) + encode(each) for each in messages]
+    transaction, at = OpenTransaction(5, 6, "0/5", {}), SourcePosition.within("1", "0/5", 3, 0, ())
+    ready = ChangeQueue[SourcePosition]()
+
+    assert all(hold_usual_change(frame, {7: RELATION}, transaction, at, ready) for frame in frames)
+
+
+@given(messages)
+def test_the_ends_of_a_transaction_are_read_as_the_parser_reads_them(message: Message) -> None:
+    frame = struct.pack("!cQQq", b"w", 1, 2, 3) + encode(message)
+    found = read_begin(frame) or read_commit(frame)
+
+    assert found == (message if isinstance(message, BeginMessage | CommitMessage) else None)
+    for wrong in (frame + b"x", frame[:-1], b"k" + frame[1:]):
+        assert (read_begin(wrong), read_commit(wrong)) == (None, None)
 
 
 @given(lsns)

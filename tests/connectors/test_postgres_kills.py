@@ -10,6 +10,7 @@ from typing import Any, Literal
 import psycopg
 import pytest
 from postgres_changes import run_sql, slot_of
+from warm_python import WarmPython
 
 from conduit_py.testing.cdc import CdcApplied, CdcDatabase, check_cdc
 
@@ -56,6 +57,7 @@ def test_both_databases_are_equal_after_kills_of_the_process_and_of_the_server(
         server_kills=max(1, KILLS // 4),
         history=lambda: map(CdcApplied._make, run_sql(target, "SELECT name, id, version FROM applied ORDER BY number")),
         request_snapshot=lambda process: os.kill(process, signal.SIGUSR1),
+        popen=WarmPython,
     )
 
     print(report)

@@ -12,7 +12,7 @@ import trio
 from conduit_connectors import postgres_polling
 from postgres_changes import PATIENCE_SECONDS, run_sql
 
-from conduit_py.sdk import FatalError, Operation, Reading, Record, metadata
+from conduit_py.sdk import EndOfSource, FatalError, Operation, Reading, Record, metadata
 from conduit_py.testing import source_acceptance
 
 if TYPE_CHECKING:
@@ -198,3 +198,23 @@ def test_a_position_of_another_source_is_refused() -> None:
             source.check_position(position)
 
     assert source.locate_record(b'{"version":1,"values":["7","a"]}') == "public.t with id 7 and key a"
+
+
+async def test_without_tail_it_ends_after_the_rows_that_were_there_and_goes_on_after_them(postgres: str) -> None:
+    run_sql(postgres, "CREATE TABLE jobs (id bigserial PRIMARY KEY)")
+    run_sql(postgres, "INSERT INTO jobs SELECT FROM generate_series(1, 3)")
+    source = postgres_polling.Source(url=postgres, table="jobs", column="id", tail=False)
+    async with opened(source) as reader:
+        first = await take(reader, 3)
+        run_sql(postgres, "INSERT INTO jobs DEFAULT VALUES")
+        with pytest.raises(EndOfSource):
+            await reader.read(10)
+    async with opened(source, first[-1].position) as reader:
+        second = await take(reader, 1)
+        with pytest.raises(EndOfSource):
+            await reader.read(10)
+    async with opened(source, second[-1].position) as reader:
+        with pytest.raises(EndOfSource):
+            await reader.read(10)
+
+    assert (ids(first), ids(second)) == ([1, 2, 3], [4])

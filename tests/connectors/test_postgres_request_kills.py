@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from postgres_changes import run_sql, slot_of
+from warm_python import WarmPython
 
 CHILD_OF_REQUEST = Path(__file__).with_name("postgres_request_child.py")
 PATIENCE_SECONDS = 300
@@ -55,9 +56,9 @@ def even_rows(dsn: str) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def child(command: list[str], kill_at: str = "", **streams: int) -> Iterator[subprocess.Popen[bytes]]:
+def child(command: list[str], kill_at: str = "", **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run the pipeline, with its death at this point, and kill it at the end."""
-    process = subprocess.Popen(command, env=os.environ | {"CONDUIT_KILL_AT": kill_at}, **streams)  # type: ignore[call-overload]
+    process = WarmPython(command, env=os.environ | {"CONDUIT_KILL_AT": kill_at}, **streams)
     try:
         yield process
     finally:

@@ -1,11 +1,11 @@
 """Schemas of a PostgreSQL source: announced with the first record of a table and with the first one after a change."""
 
 from conduit_connectors import postgres as connector
+from conduit_connectors.change_queue import ChangeOrigin, ChangeQueue
 from conduit_connectors.postgres.position import SourcePosition
-from conduit_connectors.postgres.ready_records import ReadyRecords
 from postgres_changes import ChangeReader, opened, run_sql, run_transaction, slot_of
 
-from conduit_py.sdk import CollectionSchema, Operation, Reading, Record, SchemaField, metadata
+from conduit_py.sdk import CollectionSchema, Operation, Reading, SchemaField, metadata
 
 COLUMNS = """
     id int PRIMARY KEY, price numeric(12,2) NOT NULL, name varchar(20), at timestamptz(3), tags text[], raw bytea,
@@ -78,31 +78,32 @@ async def test_a_schema_is_announced_once_for_rows_and_changes_until_the_table_c
     assert [each.version for each in again[0].schemas] == versions(again[:1])[:1]
 
 
-def given(ready: ReadyRecords, collection: str, version: str, *, ends: bool = True) -> None:
-    about = {metadata.COLLECTION: collection}
-    place = SourcePosition.at("1", 1, ())
-    ready.append(Record(b"", Operation.CREATE, about), place, CollectionSchema(collection, version, ()), ends=ends)
+def give(ready: ChangeQueue[SourcePosition], collection: str, version: str, *, ends: bool = True) -> None:
+    origin = ChangeOrigin({}, CollectionSchema(collection, version, ()))
+    ready.hold(Operation.CREATE, origin, SourcePosition.within("1", "0/1", 1, 0, ()), None, None, None)
+    if ends:
+        ready.release(SourcePosition.at("1", 1, ()))
 
 
-def taken(ready: ReadyRecords, n: int) -> tuple[int, bool, list[str]]:
-    reading = ready.take(n)
+def taken(ready: ChangeQueue[SourcePosition], n: int) -> tuple[int, bool, list[str]]:
+    reading, _ = ready.take(n)
     return len(reading.records), reading.continues, [f"{each.collection}{each.version}" for each in reading.schemas]
 
 
 def test_a_reading_has_one_schema_of_each_table_and_whole_transactions() -> None:
-    ready = ReadyRecords()
+    ready = ChangeQueue[SourcePosition]()
     for collection, version in ("a1", "b1", "a1", "b2", "a1"):
-        given(ready, collection, version)
+        give(ready, collection, version)
     several = [taken(ready, 100), taken(ready, 100)]
     # A transaction of three, in whose middle the table changes, behind a whole one.
-    given(ready, "a", "1")
+    give(ready, "a", "1")
     for version, ends in (("1", False), ("2", False), ("2", True)):
-        given(ready, "a", version, ends=ends)
+        give(ready, "a", version, ends=ends)
     inside = [taken(ready, 100) for _ in range(3)]
     # What is put back is announced with the reading that has it.
-    given(ready, "b", "2")
-    given(ready, "c", "1", ends=False)
-    given(ready, "c", "1")
+    give(ready, "b", "2")
+    give(ready, "c", "1", ends=False)
+    give(ready, "c", "1")
     put_back = [taken(ready, 2), taken(ready, 100)]
 
     assert several == [(3, False, ["a1", "b1"]), (2, False, ["b2"])]

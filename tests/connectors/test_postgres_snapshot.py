@@ -305,10 +305,10 @@ async def test_a_chunk_is_selected_again_until_it_sees_what_the_stream_has_given
             await trio.sleep(0.2)
             writer.commit()
     session.close()
-    assert snapshot._chunk is not None
-    [row] = snapshot.finish_chunk(LogicalMessage(True, 1, PREFIX, snapshot._chunk.watermark))
+    assert snapshot.chunk is not None
+    [row] = snapshot.finish_chunk(LogicalMessage(True, 1, PREFIX, snapshot.chunk.watermark), "1", 1)
 
-    assert row.record.payload.after == {"id": 1, "v": "new"}
+    assert row.after == {"id": 1, "v": "new"}
 
 
 @given(st.integers(3, 2**64 - 1), st.integers(0, 2**20), st.integers(0, 2**20), st.data())

@@ -291,7 +291,7 @@ async def test_a_large_transaction_resumes_at_any_change_and_is_read_in_parts(
         run_sql(postgres, f"INSERT INTO t SELECT generate_series(1, {count})")
         first = await reader.take(7)
         # What waits in memory is what was asked for and the record that is held back, not the transaction.
-        assert len(reader.source._ready) <= 1
+        assert len(reader.source._log.ready) <= 1
     async with opened(changes, first[-1].position) as reader:
         rest = await reader.take(count - 7, n=1000)
 

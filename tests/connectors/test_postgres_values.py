@@ -11,11 +11,11 @@ import pytest
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.column_values import (
     CatalogType,
-    ColumnDecoder,
     decode_array,
     decode_composite,
     type_of,
 )
+from conduit_connectors.postgres.row_decoder import ColumnDecoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from postgres_changes import opened, run_sql, slot_of

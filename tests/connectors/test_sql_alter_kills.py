@@ -2,12 +2,12 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from sql_world import postgres_world, sqlite_world
+from warm_python import WarmPython
 
 CHILD = Path(__file__).with_name("sql_alter_child.py")
 POINTS = [
@@ -21,7 +21,7 @@ POINTS = [
 def run_child(folder: Path, url: str | None, point: str | None) -> int:
     command = [sys.executable, str(CHILD), str(folder), *([url] if url else [])]
     environment = os.environ | ({"CONDUIT_KILL_AT": point} if point else {})
-    return subprocess.run(command, env=environment, check=False, timeout=300).returncode
+    return WarmPython(command, env=environment).wait(300)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -9,6 +9,7 @@ import pytest
 import trio
 from builders import batch_of
 from conduit_connectors import postgres as connector
+from conduit_connectors.column_policy import PolicyOptions
 from conduit_connectors.spark.changes import ChangeRows
 from conduit_connectors.spark.rows import Fields
 from conduit_connectors.sql.destination import SqlDestination
@@ -193,7 +194,7 @@ class TestPreparedPieces:
 
 def test_spark_jdbc_refuses_what_it_would_write_as_null() -> None:
     schema = pa.schema([("id", pa.int64()), ("v", pa.string()), ("big", pa.string())])
-    maker = ChangeRows(Fields(schema, "refuse"), ["id"])
+    maker = ChangeRows(Fields(schema, PolicyOptions()), ["id"])
     whole, bad = change({"id": 1, "v": "a", "big": "x"}, "big"), change({"id": 1, "v": "a"})
     bad.metadata = {metadata.UNCHANGED_FIELDS: "no list"}
     made = maker.rows([whole, change({"id": 1, "v": "b"}, "big"), bad, deleted(1), truncated()], "s")

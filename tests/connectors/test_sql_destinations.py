@@ -4,21 +4,25 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pymysql
 import pytest
 from builders import batch_of
-from conduit_connectors import memory, mysql, sqlite
-from conduit_connectors.mysql.address import connect
+from conduit_connectors import memory, sqlite
 from conduit_connectors.sql.destination import SqlDestination
-from pymysql.converters import conversions
-from sql_world import World, postgres_world, sqlite_world
+from sql_world import (
+    World,
+    alchemy_url,
+    alchemy_world,
+    duckdb_world,
+    mysql_world,
+    postgres_world,
+    sqlite_world,
+)
 
 from conduit_py import Destination, Operation, Payload, Pipeline, Record, Source, State, processor, sdk
 from conduit_py.errors import FatalError, Fenced
@@ -27,35 +31,24 @@ from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import destination_acceptance, run_to_end, source_acceptance
 
-
-class MySqlWorld(World):
-    """MariaDB, of which a reader asks as the other databases are asked."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__("mysql", lambda **options: mysql.Destination(url=url, **options), self._read)
-        self._url = url
-
-    def _read(self, sql: str) -> list[tuple[Any, ...]]:
-        with closing(connect(self._url, conv=conversions)) as connection, connection.cursor() as cursor:
-            cursor.execute("SET sql_mode = 'ANSI_QUOTES'")
-            cursor.execute(sql)
-            return list(cursor.fetchall())
-
-    def rows_of(self, table: str) -> list[tuple[Any, ...]]:
-        try:
-            return super().rows_of(table)
-        except pymysql.err.ProgrammingError:
-            return []
+KINDS = ["sqlite", "postgres", "mysql", "duckdb", "sqlalchemy-sqlite", "sqlalchemy-postgres", "sqlalchemy-mysql"]
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mysql"])
+@pytest.fixture(params=[*KINDS, "any-postgres"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A world of each kind, with an empty database."""
-    if request.param == "sqlite":
-        return sqlite_world(tmp_path / "data.db")
-    if request.param == "mysql":
-        return MySqlWorld(request.getfixturevalue("mariadb"))
-    return postgres_world(request.getfixturevalue("postgres"))
+    way, dash, kind = request.param.rpartition("-")
+    if kind == "duckdb":
+        return duckdb_world(tmp_path / "data.duckdb")
+    if kind == "sqlite":
+        found, url = sqlite_world(tmp_path / "data.db"), f"sqlite:///{tmp_path}/data.db"
+    elif kind == "mysql":
+        url = request.getfixturevalue("mariadb")
+        found = mysql_world(url)
+    else:
+        url = request.getfixturevalue("postgres")
+        found = postgres_world(url)
+    return alchemy_world(found, alchemy_url(url), known=way == "sqlalchemy") if dash else found
 
 
 def write(destination: SqlDestination[Any], *payloads: Any) -> dict[int, str]:
@@ -68,7 +61,7 @@ class TestRows:
         fields = {"n": 1, "x": 1.5, "ok": True, "name": "é", "raw": b"\0\1", "none": None, "at": at}
         assert write(world.opened(table="t"), fields) == {}
 
-        [row] = world.read('SELECT n, x, ok, name, raw, none, at FROM "t"')
+        [row] = world.read('SELECT n, x, ok, name, raw, none, "at" FROM "t"')
         assert [row[0], row[1], bool(row[2]), row[3], bytes(row[4]), row[5]] == [1, 1.5, True, "é", b"\0\1", None]
         assert row[6] in (at, at.isoformat(), at.replace(tzinfo=None))
 
@@ -77,7 +70,8 @@ class TestRows:
 
         [(o, d)] = world.read("SELECT o, d FROM t")
         assert o in ({"a": [1]}, '{"a":[1]}')
-        assert str(d) == "0.10"
+        # All decimals of a column of DuckDB have the same number of digits.
+        assert str(d) == ("0.100000000000" if world.kind == "duckdb" else "0.10")
 
     def test_one_row_per_key(self, world: World) -> None:
         destination = world.opened(table="t", mode="upsert", key=["id"])

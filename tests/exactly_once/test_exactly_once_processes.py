@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import trio
 from conduit_connectors import journal, memory
+from warm_python import WarmPython, run_warm
 
 from conduit_py import Destination, Pipeline, Source
 from conduit_py.status import Status
@@ -76,7 +77,7 @@ class Ordeal:
 
     def _fill(self) -> None:
         numbers = str(self.records), str(self.records + RECORDS)
-        subprocess.run([sys.executable, str(CHILD), "fill", str(self._folder), *numbers], check=True)
+        run_warm([sys.executable, CHILD, "fill", self._folder, *numbers], check=True)
         self.records += RECORDS
 
     def _suffer(self) -> bool:
@@ -101,7 +102,9 @@ class Ordeal:
         return {}
 
     def _start(self, fate: dict[str, str], seconds: float) -> int:
-        process = subprocess.Popen(
+        # The faulty disk is loaded at the start of a process.
+        start = subprocess.Popen if "LD_PRELOAD" in fate else WarmPython
+        process = start(
             [sys.executable, str(CHILD), "run", str(self._folder)],
             env=os.environ | fate,
             stdout=subprocess.PIPE,

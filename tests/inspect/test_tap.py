@@ -10,10 +10,11 @@ from trio.testing import MockClock
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, processor
 from conduit_py.backoff import Recovery
 from conduit_py.errors import FatalError
-from conduit_py.inspect.tap import BUFFER_SIZE, Sample, Tap, Taps
+from conduit_py.inspect.record_view import view_schema
+from conduit_py.inspect.tap import BUFFER_SIZE, RECORD_SIZE_MAX, Sample, Tap, Taps
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.sdk import AckMode
+from conduit_py.sdk import AckMode, CollectionSchema, EndOfSource, Options, Reading, SchemaField, SourceConnector
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import EventLog, Fail, Refuse, ScriptedDestination, ScriptedSource
@@ -288,3 +289,62 @@ async def test_a_value_that_cannot_be_shown_is_no_concern_of_the_pipeline(autoju
     assert [after_of(sample) for sample in samples] == [
         [{"n": n, "tags": [], "odd": "<Unprintable without a repr>"}] for n in range(2)
     ]
+
+
+class Growing(SourceConnector[Options]):
+    """A table that gets a column after two rows."""
+
+    async def open(self, position: bytes | None) -> None:
+        await trio.lowlevel.checkpoint()
+        self._next = 0
+
+    async def read(self, n: int) -> Reading:
+        await trio.lowlevel.checkpoint()
+        if self._next == 4:
+            raise EndOfSource
+        names = ["id", "secret-word"][: 1 + self._next // 2]
+        schema = CollectionSchema(
+            "orders", str(len(names)), tuple(SchemaField(name, "integer", key=name == "id") for name in names)
+        )
+        self._next += 1
+        made = Record.of({"n": self._next}, position=b"%d" % self._next)
+        made.metadata = {"opencdc.collection": "orders"}
+        return Reading([made], schemas=[schema] if self._next in (1, 3) else [])
+
+
+def growing() -> Pipeline:
+    return Pipeline("p", sources={"source": Growing()}, destinations={"to": ScriptedDestination(log=EventLog())})
+
+
+async def test_the_schema_that_a_source_announced_is_shown_once_per_version(autojump_clock: MockClock) -> None:
+    for node in ("source", "to"):
+        status, samples = await tapped(growing(), node, redact=lambda text: text.replace("secret", "***"))
+
+        assert status is Status.COMPLETED
+        shown = [sample.source_schema for sample in samples]
+        assert [schema and schema["version"] for schema in shown] == ["1", None, "2", None]
+        assert shown[2] is not None
+        assert (shown[2]["collection"], [each["name"] for each in shown[2]["fields"]]) == ("orders", ["id", "***-word"])
+        assert shown[2]["fields"][0] == {"name": "id", "type": "integer", "nullable": True, "key": True, "native": ""}
+
+
+async def test_a_schema_whose_sample_was_dropped_comes_with_a_later_one(autojump_clock: MockClock) -> None:
+    taps, tap = Taps(), Tap(rate=1000)
+    fill = ScriptedSource(records=records(BUFFER_SIZE), log=EventLog())
+    first = Pipeline("p", sources={"source": fill}, destinations={"to": ScriptedDestination(log=EventLog())})
+    with taps.attach("source", tap):
+        await Supervisor(first, MemoryStore(), taps=taps).run()
+        await Supervisor(growing(), MemoryStore(), taps=taps).run()
+        assert tap.dropped == 4
+        assert all(sample.source_schema is None for sample in kept(tap))
+        await Supervisor(growing(), MemoryStore(), taps=taps).run()
+
+    assert [sample.source_schema is not None for sample in kept(tap)] == [True, False, True, False]
+
+
+def test_a_schema_of_any_size_is_shown_in_part() -> None:
+    fields = tuple(SchemaField(f"column {n}" * 10, "string") for n in range(5000))
+    view = view_schema(CollectionSchema("orders", "1", fields), RECORD_SIZE_MAX, str)
+
+    assert "source_schema.fields" in view.cut
+    assert len(str(view.value)) < 8 * RECORD_SIZE_MAX

@@ -7,7 +7,6 @@ journal_child.py too-big DIRECTORY         append until a file may not grow, the
 journal_child.py no-sync DIRECTORY         append once, then twice more while the kernel fails every sync with EIO
 """
 
-import importlib
 import os
 import resource
 import sys
@@ -92,7 +91,7 @@ def killed_at(place: str, folder: Path) -> bool:
     child = os.fork()
     if child == 0:
         os.environ["CONDUIT_KILL_AT"] = place
-        importlib.reload(crash_point)
+        crash_point.read_environment()
         descriptor = os.open(folder / "acknowledged", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         work(folder, descriptor)
         os._exit(0)

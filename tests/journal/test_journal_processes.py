@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from warm_python import WarmPython, run_warm
 
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.file_reader import FileReader
@@ -28,6 +29,7 @@ def bodies(directory: Path) -> list[str]:
 
 @pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_anywhere_a_journal_keeps_what_was_acknowledged_and_goes_on(tmp_path: Path, kills: int) -> None:
+    # It forks itself for each kill: from a small process that is cheaper than from a warm one.
     ran = subprocess.run(command("crash", tmp_path, kills), capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
 
@@ -52,7 +54,7 @@ def damages(directory: Path) -> list[Damage]:
 
 def test_gz_h1_after_a_hand_over_nothing_of_the_former_writer_gets_in(tmp_path: Path) -> None:
     writers = [
-        subprocess.Popen(command("contend", tmp_path, name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        WarmPython(command("contend", tmp_path, name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for name in "ABC"
     ]
     for writer in writers:
@@ -88,7 +90,7 @@ class Obeying:
     """A process that holds a claim and appends when told to."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        self.process = subprocess.Popen(
+        self.process: subprocess.Popen[str] = WarmPython(
             command("obey", directory, name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.pid = int(self.answer().split()[1])
@@ -121,7 +123,7 @@ def test_gz_h2_a_frozen_writer_that_is_thawed_after_a_take_over_is_fenced(tmp_pa
 
 
 def test_when_the_kernel_fails_a_sync_nothing_is_appended_until_the_journal_is_opened_again(tmp_path: Path) -> None:
-    ran = subprocess.run(command("no-sync", tmp_path), capture_output=True, text=True, timeout=300)
+    ran = run_warm(command("no-sync", tmp_path))
     if ran.returncode == NO_SECCOMP:
         pytest.skip("this kernel lets no process filter its own system calls")
 
@@ -136,7 +138,7 @@ def test_when_the_kernel_fails_a_sync_nothing_is_appended_until_the_journal_is_o
 
 
 def test_a_file_that_may_not_grow_refuses_what_does_not_fit_and_nothing_else(tmp_path: Path) -> None:
-    ran = subprocess.run(command("too-big", tmp_path), capture_output=True, text=True, timeout=300)
+    ran = run_warm(command("too-big", tmp_path))
 
     refused, sizes = ran.stdout.splitlines()
     assert refused.startswith("journal.full")

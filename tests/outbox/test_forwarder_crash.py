@@ -2,12 +2,12 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from warm_python import WarmPython
 
 from conduit_py.store.claim import Changes, Intent
 from conduit_py.store.store import open_store
@@ -22,7 +22,7 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def forward(state: str, file: Path, kill_at: str = "") -> int:
     command = [sys.executable, str(CHILD), state, str(file)]
-    return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill_at}, timeout=300, check=False).returncode
+    return WarmPython(command, env=os.environ | {"CONDUIT_KILL_AT": kill_at}).wait(300)
 
 
 def received(file: Path) -> dict[str, list[str]]:
@@ -64,7 +64,7 @@ def forward_twice(state: str, file: Path, nth: int) -> None:
     """Two processes at once, each killed at a point of its own."""
     command = [sys.executable, str(CHILD), state, str(file)]
     points = [os.environ | {"CONDUIT_KILL_AT": f"forwarder.{point}:{nth}"} for point in ("sent", "removed")]
-    for child in [subprocess.Popen(command, env=environment) for environment in points]:
+    for child in [WarmPython(command, env=environment) for environment in points]:
         child.wait(300)
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import trio
 from conduit_connectors import file, memory
 from trio.testing import MockClock
+from warm_python import WarmPython
 
 from conduit_py import Batch, Destination, Pipeline, PipelineInvalid, Record, Source, State, processor, sdk
 from conduit_py.graph.compile import compile_pipeline
@@ -333,7 +333,7 @@ def test_an_outbox_that_changes_is_a_difference_and_one_that_does_not_is_none(tm
 def test_me_17_killed_between_publishing_and_forwarding(tmp_path: Path, kill_at: str) -> None:
     def run(kill: str = "") -> int:
         command = [sys.executable, str(CHILD), str(tmp_path)]
-        return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill}, timeout=300, check=False).returncode
+        return WarmPython(command, env=os.environ | {"CONDUIT_KILL_AT": kill}).wait(300)
 
     killed, ended = run(kill_at), run()
     lines = (tmp_path / "mail.txt").read_text().splitlines()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from warm_python import WarmCommand
@@ -91,7 +91,7 @@ class Site:
         self.pipelines.mkdir()
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
-        self.http = httpx.Client(timeout=300)
+        self.http = httpx2.Client(timeout=300)
 
     def write(self, name: str, text: str) -> None:
         (self.pipelines / name).write_text(text)
@@ -112,7 +112,7 @@ class Site:
         said = self.process.stdout.readline()
         assert " on http" in said, (self.folder / "log").read_text()
         self.url = said.split()[-1]
-        self.http.base_url = httpx.URL(self.url)
+        self.http.base_url = httpx2.URL(self.url)
         return self
 
     @property

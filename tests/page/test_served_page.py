@@ -1,6 +1,6 @@
 """The page as files: who gets them, with which headers, and that they hold nothing worth hiding."""
 
-import httpx
+import httpx2
 import pytest
 import trio
 from trio.testing import MockClock
@@ -14,17 +14,17 @@ from conduit_py.store.memory import MemoryStore
 
 
 @pytest.fixture
-async def client(nursery: trio.Nursery) -> httpx.AsyncClient:
+async def client(nursery: trio.Nursery) -> httpx2.AsyncClient:
     """Calls a server that wants a token for everything else."""
     store = MemoryStore()
     service = Service(Fleet(store, nursery), store, nursery)
     app = create_app(service, Policy(Tokens({"t" * 30: Role.READ})))
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:8080")
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost:8080")
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_the_page_needs_no_token_and_allows_itself_little(
-    path: str, client: httpx.AsyncClient, autojump_clock: MockClock
+    path: str, client: httpx2.AsyncClient, autojump_clock: MockClock
 ) -> None:
     answer = await client.get(path)
 
@@ -48,7 +48,7 @@ def test_the_policy_begins_with_nothing_and_adds_no_way_to_run_text() -> None:
 
 
 async def test_a_browser_that_has_a_file_is_not_sent_it_again(
-    client: httpx.AsyncClient, autojump_clock: MockClock
+    client: httpx2.AsyncClient, autojump_clock: MockClock
 ) -> None:
     first = await client.get("/page.js")
     second = await client.get("/page.js", headers={"if-none-match": first.headers["etag"]})
@@ -58,7 +58,7 @@ async def test_a_browser_that_has_a_file_is_not_sent_it_again(
     assert (third.status_code, third.content) == (200, first.content)
 
 
-async def test_the_host_is_checked_for_the_page_too(client: httpx.AsyncClient, autojump_clock: MockClock) -> None:
+async def test_the_host_is_checked_for_the_page_too(client: httpx2.AsyncClient, autojump_clock: MockClock) -> None:
     answer = await client.get("/", headers={"host": "evil.example"})
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "host.refused")
@@ -66,6 +66,6 @@ async def test_the_host_is_checked_for_the_page_too(client: httpx.AsyncClient, a
 
 @pytest.mark.parametrize("path", ["/index.html", "/page/page.js", "/page.js/", "/web.py"])
 async def test_nothing_else_can_be_had_without_a_token(
-    path: str, client: httpx.AsyncClient, autojump_clock: MockClock
+    path: str, client: httpx2.AsyncClient, autojump_clock: MockClock
 ) -> None:
     assert (await client.get(path)).status_code == 401

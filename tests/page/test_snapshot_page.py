@@ -1,4 +1,4 @@
-"""Snapshots on request on the page: a form at sources that take them, and what the server says to it."""
+"""Sources of changes on the page: a form for snapshots, what the server says to it, and the schema in a tap."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -68,3 +68,44 @@ def test_a_table_is_read_again_by_a_form_at_its_source(
     page.locator("[data-node=made]").click()
     expect(page.get_by_role("complementary", name="Node made").get_by_role("button", name="Tap")).to_be_visible()
     expect(page.get_by_role("button", name="Read a table again…")).to_have_count(0)
+
+
+ORDERS = """
+import trio
+
+from conduit_py import Pipeline, Record, sdk
+from conduit_connectors import log
+
+
+class Orders(sdk.SourceConnector[sdk.Options]):
+    async def open(self, position):
+        self.number = 0
+
+    async def read(self, n):
+        await trio.sleep(0.1)
+        self.number += 1
+        fields = (sdk.SchemaField("id", "integer", nullable=False, key=True, native="bigint"),)
+        record = Record.of({"id": self.number}, position=b"%d" % self.number)
+        record.metadata = {"opencdc.collection": "public.orders"}
+        schemas = [sdk.CollectionSchema("public.orders", "v1", fields)] if self.number == 1 else []
+        return sdk.Reading([record], schemas=schemas)
+
+
+orders = Pipeline("orders", sources={"changes": Orders()}, destinations={"kept": log.Destination(level="debug")})
+"""
+
+
+def test_a_tap_shows_the_fields_that_a_source_announced(
+    open_page: "OpenPage", site: "Site", until: Callable[..., None]
+) -> None:
+    site.write("orders.py", ORDERS)
+    site.start()
+    until(lambda: site.http.get("/api/v1/pipelines/orders").json()["progress"]["acked"])
+    page = open_page(f"{site.url}/#/pipelines/orders")
+    page.locator("[data-node=changes]").click()
+    tap = page.get_by_role("region", name="Record tap")
+    tap.get_by_role("button", name="Tap").click()
+    summary = tap.get_by_text("Schema of public.orders, version v1: 1 field")
+    summary.click()
+
+    expect(tap.locator(".source-schema tbody tr")).to_have_text(["idintegerbigintkey, not null"])

@@ -37,6 +37,7 @@ NAMES = [
     "unwrap.debezium",
     "unwrap.kafkaconnect",
     "unwrap.opencdc",
+    "webhook.http",
 ]
 REGISTRY = {"url": "http://127.0.0.1:8081"}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -61,6 +62,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "protobuf.encode": REGISTRY,
     "schema.validate": {"against": "inferred", "sample_size": "10"},
     "split": {"field": ".Key.list"},
+    "webhook.http": {"url": "http://127.0.0.1/{{ .Key }}", "body": "{{ toJson . }}", "response_status": ".Metadata.s"},
 }
 README = Path(__file__).parents[2] / "processors" / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)

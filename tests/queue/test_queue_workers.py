@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 import pytest
 from queue_harness import NAMES, QueueHarness
+from warm_python import WarmPython
 
 CHILD = Path(__file__).with_name("worker_child.py")
 OBJECTS, LINES = 10, 40
@@ -49,8 +50,12 @@ class Crew:
         told |= {"state": self._state, "out": str(self._out)}
         environment = dict(os.environ) | ({"CONDUIT_KILL_AT": kill_at} if kill_at else {})
         with self.log(id).open("ab") as log:
-            self._running[id] = subprocess.Popen(
-                [sys.executable, str(CHILD), json.dumps(told)], stdout=log, stderr=subprocess.STDOUT, env=environment
+            self._running[id] = WarmPython(
+                [sys.executable, CHILD, json.dumps(told)],
+                ["conduit_connectors.nats", "conduit_connectors.redis_streams", "conduit_connectors.sqs"],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
             )
 
     def _options(self) -> dict[str, Any]:

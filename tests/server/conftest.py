@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import httpx
+import httpx2
 import pytest
 import trio
 from conduit_server import Running as Running
@@ -41,7 +41,7 @@ class Site:
 
     service: Service
     app: FastAPI
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     log: EventLog
 
     async def settled(self) -> None:
@@ -58,8 +58,8 @@ async def open_site(*ids: str, policy: Policy | None = None, **ends: Any) -> Asy
             await fleet.add(pipeline(id, log, **ends))
         service = Service(fleet, store, nursery)
         app = create_app(service, policy or Policy())
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
             yield Site(service, app, client, log)
         await fleet.shutdown(5)
         nursery.cancel_scope.cancel()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 import trio
 from fastapi.routing import APIRoute
@@ -145,7 +145,7 @@ async def call(app: Any, *, method: str = "GET", path: str = "/api/v1/pipelines"
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
-        "path": httpx.QueryParams(f"p={raw.replace('+', '%2B').replace('&', '%26').replace(';', '%3B')}")["p"],
+        "path": httpx2.QueryParams(f"p={raw.replace('+', '%2B').replace('&', '%26').replace(';', '%3B')}")["p"],
         "raw_path": raw.encode(),
         "query_string": query.encode(),
         "root_path": "",

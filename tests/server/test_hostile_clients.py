@@ -7,7 +7,7 @@ import ssl
 import subprocess
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import pytest
 import trio
 from waiting import until
@@ -86,7 +86,7 @@ def test_healthz_answers_while_as_many_connections_are_held_as_there_may_be(serv
         connection.sendall(request_)
 
     for _ in range(3):
-        assert httpx.get(f"{running.url}/healthz", timeout=300).status_code == 200
+        assert httpx2.get(f"{running.url}/healthz", timeout=300).status_code == 200
     for connection in held:
         connection.close()
 
@@ -101,10 +101,10 @@ def test_clients_that_do_not_read_and_leave_hold_nothing(server: "Server") -> No
         connection.sendall((b"GET /page.js HTTP/1.1\r\n" + HOST + b"\r\n") * 50)
         held.append(connection)
 
-    assert httpx.get(f"{running.url}/healthz", timeout=300).status_code == 200
+    assert httpx2.get(f"{running.url}/healthz", timeout=300).status_code == 200
     for connection in held:
         connection.close()
-    assert httpx.get(f"{running.url}/healthz", timeout=300).status_code == 200
+    assert httpx2.get(f"{running.url}/healthz", timeout=300).status_code == 200
 
 
 def test_a_length_and_chunks_at_once_are_refused_and_the_connection_ends(server: "Server") -> None:
@@ -145,7 +145,7 @@ def test_strange_requests_write_nothing_to_the_log(server: "Server") -> None:
             answer(connection)
 
     assert server.log()[before:] == ""
-    assert httpx.get(f"{running.url}/healthz", timeout=300).status_code == 200
+    assert httpx2.get(f"{running.url}/healthz", timeout=300).status_code == 200
 
 
 def test_clients_cannot_take_all_descriptors(server: "Server") -> None:

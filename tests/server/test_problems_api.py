@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import pytest
 import trio
 from prometheus_client import REGISTRY, Metric
@@ -158,7 +158,7 @@ async def test_a_pipeline_that_does_not_get_on_has_an_age(autojump_clock: MockCl
 async def test_plugins_are_listed_and_show_the_schema_of_their_options(open_site: "OpenSite") -> None:
     async with open_site() as site:
         listed = (await site.client.get("/api/v1/plugins")).json()
-        shown: list[httpx.Response] = [
+        shown: list[httpx2.Response] = [
             await site.client.get(f"/api/v1/plugins/{each['kind']}/{each['name']}") for each in listed
         ]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import pytest
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def test_the_live_stream_comes_twice_a_second_and_ends_with_the_server(server: "
     server.write("a.py", GENERATED.format(id="a", rate=1000))
     running = server.start()
     arrived = []
-    with httpx.stream("GET", f"{running.url}/api/v1/live", timeout=300) as stream:
+    with httpx2.stream("GET", f"{running.url}/api/v1/live", timeout=300) as stream:
         for line in stream.iter_lines():
             if line.startswith("data: "):
                 arrived.append(json.loads(line.removeprefix("data: ")))
@@ -330,7 +330,7 @@ def test_tokens_from_a_file_and_from_the_environment(server: "Server") -> None:
     def status(token: str, method: str, path: str) -> int:
         headers = {"authorization": f"Bearer {token}"}
         url = f"http://127.0.0.1:{running.port}{path}"
-        return httpx.request(method, url, headers=headers, timeout=300).status_code
+        return httpx2.request(method, url, headers=headers, timeout=300).status_code
 
     assert status("wrong-wrong-wrong-wrong", "GET", "/api/v1/pipelines") == 401
     assert status("reader-reader-reader", "GET", "/api/v1/pipelines") == 200
@@ -389,10 +389,10 @@ def test_tls_and_client_certificates(server: "Server") -> None:
     certificate(server.folder, "client")
     running = server.start("--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "client.pem")
     trusting = ssl.create_default_context(cafile=str(server.folder / "server.pem"))
-    with pytest.raises((httpx.TransportError, ssl.SSLError)):
-        httpx.get(f"{running.url}/healthz", verify=trusting, timeout=300)
+    with pytest.raises((httpx2.TransportError, ssl.SSLError)):
+        httpx2.get(f"{running.url}/healthz", verify=trusting, timeout=300)
     trusting.load_cert_chain(server.folder / "client.pem", server.folder / "client.key")
-    answer = httpx.get(f"{running.url}/healthz", verify=trusting, timeout=300)
+    answer = httpx2.get(f"{running.url}/healthz", verify=trusting, timeout=300)
 
     assert running.url.startswith("https://")
     assert answer.status_code == 200

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 import trio
 from requested_source import RequestedSource
@@ -35,7 +35,7 @@ async def requestable(open_site: "OpenSite", *, policy: Policy | None = None, **
         yield site
 
 
-def refusal(answer: httpx.Response) -> tuple[int, str]:
+def refusal(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 

@@ -27,10 +27,10 @@ class Scripted(SourceConnector[Options]):
         return self.script.pop(0)(n)
 
 
-def start(*script: Callable[[int], Any]) -> ReadAhead:
+def start(*script: Callable[[int], Any], records_only: bool = False) -> ReadAhead:
     source = Scripted()
     source.script = list(script)
-    ahead = ReadAhead(PluginCaller("web", source), 4)
+    ahead = ReadAhead(PluginCaller("web", source), 4, records_only=records_only)
     ahead.start()
     return ahead
 
@@ -46,7 +46,7 @@ def nothing(n: int) -> Any:
 async def test_records_come_in_order_with_why_the_source_refused_them(autojump_clock: trio.testing.MockClock) -> None:
     ahead = start(lambda n: records(1, 2), nothing, lambda n: Reading(records(3), {0: "torn"}))
 
-    taken = [*await ahead.take(1), *await ahead.take(9), *await ahead.take(9)]
+    taken = [each for n in (1, 9, 9) for each in (await ahead.take(n)).records]
     with pytest.raises(EndOfSource):
         await ahead.take(1)
     await ahead.close()
@@ -92,6 +92,32 @@ async def test_no_more_is_read_than_there_is_room_for(autojump_clock: trio.testi
     assert asked == [4, 3, 2, 1, 3, 2, 1]
 
 
+async def test_progress_comes_after_the_records_before_it_and_schemas_before_those_after_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first, second = (CollectionSchema("orders", version, ()) for version in "12")
+    ahead = start(
+        lambda n: Reading(records(1, 2), schemas=[first]),
+        lambda n: Reading([], position=b"2+"),
+        lambda n: Reading(records(3), schemas=[second], position=b"3+"),
+        nothing,
+        nothing,
+        lambda n: Reading([], position=b"4"),
+        lambda n: Reading([], position=b"5"),
+    )
+    await trio.testing.wait_all_tasks_blocked()
+    taken = [await ahead.take(1), await ahead.take(9), await ahead.take(9)]
+    await trio.sleep(60)
+    taken.append(await ahead.take(9))
+    with pytest.raises(EndOfSource):
+        await ahead.take(1)
+    await ahead.close()
+
+    assert [[each.record.payload["n"] for each in part.records] for part in taken] == [[1], [2], [3], []]
+    assert [[*part.schemas] for part in taken] == [[first], [], [second], []]
+    assert [part.position for part in taken] == [None, b"2+", b"3+", b"5"]
+
+
 @pytest.mark.parametrize(
     ("reading", "what"),
     [
@@ -99,9 +125,9 @@ async def test_no_more_is_read_than_there_is_room_for(autojump_clock: trio.testi
         (Reading(records(1), schemas=[CollectionSchema("orders", "1", ())]), "a schema"),
     ],
 )
-async def test_what_tasks_cannot_carry_is_refused_and_not_dropped(reading: Reading, what: str) -> None:
-    ahead = start(lambda n: reading)
+async def test_what_a_data_source_cannot_pass_on_is_refused_and_not_dropped(reading: Reading, what: str) -> None:
+    ahead = start(lambda n: reading, records_only=True)
 
-    with pytest.raises(FatalError, match=f"web read {what}, which tasks of Spark cannot carry"):
+    with pytest.raises(FatalError, match=f"web read {what}, which a part of a source"):
         await ahead.take(1)
     await ahead.close()

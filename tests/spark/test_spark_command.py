@@ -89,6 +89,17 @@ def test_check_says_what_it_runs_on(tmp_path: Path) -> None:
     assert (code, said.splitlines()[0]) == (0, "copy: ok, 1 source, 0 processors, 1 destination, on Spark (local[2])")
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ('file.Source(path="in.txt")', "in is read by the executors: it is divided into parts"),
+        ('file.Source(path="in.txt", tail=True)', "in is read by the driver: it cannot be divided into parts"),
+    ],
+)
+def test_check_says_which_process_reads_each_source(tmp_path: Path, source: str, said: str) -> None:
+    assert said in run(tmp_path, command="check", source=source, engine='"spark"')[1]
+
+
 def test_check_refuses_what_cannot_run_on_the_spark_that_the_file_names(tmp_path: Path) -> None:
     code, said = run(tmp_path, command="check", source=QUEUE, engine='"spark"')
 

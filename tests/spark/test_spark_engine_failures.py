@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import trio
+from change_source import ChangeSource
 from conduit_connectors import file, memory
 from conduit_connectors.sqlite_queue import Source as QueueSource
 from pyspark.sql import SparkSession
@@ -58,12 +59,16 @@ def problems(pipeline: p.Pipeline) -> list[tuple[str, str]]:
 def test_what_cannot_run_on_spark_is_refused_with_its_node_and_the_reason(tmp_path: Path) -> None:
     pipeline = p.Pipeline(
         "unfit",
-        sources=[p.Source("work", QueueSource(path=tmp_path / "queue.db"))],
+        sources=[
+            p.Source("work", QueueSource(path=tmp_path / "queue.db")),
+            p.Source("changes", ChangeSource(sizes=[1]), atomic=True),
+        ],
         destinations=[p.Destination("out", file.Destination(path=tmp_path / "out"))],
     )
 
     assert problems(pipeline) == [
         ("sources.work", "shares its work with other processes by leases, which tasks of Spark do not hold"),
+        ("sources.changes.atomic", "tasks of Spark divide the records of a group"),
     ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from warm_python import WarmPython
 
 from conduit_py.errors import Fenced
 from conduit_py.store.claim import Changes
@@ -27,7 +28,7 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def start(state: str, owners: int, kill_at: str | None = None) -> subprocess.Popen[str]:
     environment = os.environ | ({"CONDUIT_KILL_AT": kill_at} if kill_at else {})
     command = [sys.executable, str(CHILD), "commit", state, str(owners)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    return WarmPython(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def acknowledged(lines: Iterable[str]) -> dict[str, int]:

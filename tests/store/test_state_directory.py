@@ -4,14 +4,15 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+from warm_python import run_warm
 
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.status import PipelineState, Status
@@ -222,7 +223,7 @@ def open_to_all() -> Iterator[Path]:
 
 def as_nobody(directory: Path) -> str:
     command = [sys.executable, str(CHILD), "as-nobody", str(directory)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.strip()
+    return run_warm(command, check=True).stdout.strip()
 
 
 def test_a_directory_that_may_not_be_written_is_refused(open_to_all: Path) -> None:
@@ -302,7 +303,7 @@ async def test_a_kill_while_it_is_brought_up_to_date_leaves_either_version(tmp_p
     make_version_1(tmp_path / "state")
     command = [sys.executable, str(CHILD), "hold", str(tmp_path / "state")]
     environment = os.environ | {"CONDUIT_KILL_AT": f"store.{point}"}
-    killed = await trio.run_process(command, env=environment, check=False, capture_stdout=True)
+    killed = await trio.to_thread.run_sync(partial(run_warm, command, env=environment))
 
     assert killed.returncode == -signal.SIGKILL
     async with await SqliteStore.open(tmp_path / "state") as store:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from warm_python import WarmPython, run_warm
 
 from conduit_py.errors import StateLocked
 from conduit_py.store.sqlite.database import StateDatabase
@@ -23,7 +24,7 @@ ADVICE = "stop that process, or choose another directory with --state"
 def running(action: str, directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A child that has opened the store, and the pid that it told."""
     command = [sys.executable, str(CHILD), action, str(directory)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    with WarmPython(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         try:
             yield child, int(child.stdout.readline().split()[1])
@@ -94,7 +95,7 @@ except Exception as error:
     print(error.code, flush=True)
 os.kill(os.getpid(), 9)
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    ended = run_warm([sys.executable, "-c", script])
     database = StateDatabase.open(tmp_path)
     nodes = [node for (node,) in database.connection.execute("SELECT node FROM entries ORDER BY node")]
     database.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from warm_python import WarmPython
 
 from conduit_py.store.sqlite.store import SqliteStore
 
@@ -20,7 +21,7 @@ NO_SECCOMP = 77
 def start(action: str, *arguments: object, kill_at: str | None = None) -> subprocess.Popen[str]:
     environment = os.environ | ({"CONDUIT_KILL_AT": kill_at} if kill_at else {})
     command = [sys.executable, str(CHILD), action, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    return WarmPython(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def acknowledged(lines: Iterable[str]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from warm_python import WarmPython
 
 from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Processor, Record, Retry, Source, processor, sdk
 from conduit_py.batch import Fate
@@ -300,7 +301,7 @@ def test_a_signal_in_user_code_still_ends_the_program(
 ) -> None:
     (tmp_path / "script.py").write_text(SCRIPT + program)
     command = [sys.executable, "script.py"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with WarmPython(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "begun\n"
         while child.poll() is None:

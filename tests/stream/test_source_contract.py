@@ -10,7 +10,17 @@ from trio.testing import MockClock
 
 from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Record, Source, sdk
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.sdk import Batch, Columns, EndOfSource, MapPositions, NothingYet, Payloads, Positions, Reading
+from conduit_py.sdk import (
+    Batch,
+    Columns,
+    EncodedPositions,
+    EndOfSource,
+    MapPositions,
+    NothingYet,
+    Payloads,
+    Positions,
+    Reading,
+)
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
@@ -273,9 +283,18 @@ class TestBatches:
         assert len(sizes) <= 11
 
     @pytest.mark.parametrize(
-        "later", [Positions(b"b:%d", [1, 2]), MapPositions({"p": 7}, [("p", [8, 9])]), [b"1", b"2"]]
+        "later",
+        [
+            Positions(b"b:%d", [1, 2]),
+            MapPositions({"p": 7}, [("p", [8, 9])]),
+            [b"1", b"2"],
+            EncodedPositions(["x", "y"]),
+        ],
     )
-    @pytest.mark.parametrize("first", [Positions(b"a:%d", [1, 2]), MapPositions({}, [("p", [1, 2])]), [b"8", b"9"]])
+    @pytest.mark.parametrize(
+        "first",
+        [Positions(b"a:%d", [1, 2]), MapPositions({}, [("p", [1, 2])]), [b"8", b"9"], EncodedPositions("vw")],
+    )
     async def test_reads_with_other_kinds_of_positions_travel_together(
         self, first: Sequence[bytes], later: Sequence[bytes], autojump_clock: MockClock
     ) -> None:

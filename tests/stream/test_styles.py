@@ -47,6 +47,8 @@ class Step(msgspec.Struct, frozen=True):
     """Only orders with this parity pass through it."""
     workers: int
     batch: bool
+    in_place: bool
+    """Most orders that go on are those that came, changed in place."""
 
 
 class Deed:
@@ -75,6 +77,10 @@ class Deed:
                 raise OSError("once")
         return [{**order, "cents": round(order["amount"] * 100)}]
 
+    def keeps(self, orders: list[dict[str, Any]]) -> bool:
+        """Return True if the order that came goes on itself."""
+        return self.step.in_place and len(orders) == 1 and orders[0]["id"] % 5 != 0
+
 
 def refuse_misfit(fields: Any) -> None:
     """What the runtime does for processors that take a type."""
@@ -93,6 +99,9 @@ def by_records(deed: Deed) -> Callable[..., Any]:
         except OSError:
             fields["id"] = -1
             raise
+        if deed.keeps(orders):
+            record.payload.after = orders[0]
+            return record
         records = [record.copy() for _ in orders]
         for each, order in zip(records, orders, strict=True):
             each.payload.after = dict(order)
@@ -108,10 +117,14 @@ def by_dicts(deed: Deed) -> Callable[..., Any]:
     def one(order: dict[str, Any]) -> dict[str, Any] | list[dict[str, Any]] | None:
         refuse_misfit(order)
         try:
-            return _as_returned([dict(each) for each in deed(order)])
+            orders = deed(order)
         except OSError:
             order["id"] = -1
             raise
+        if deed.keeps(orders):
+            order.update(orders[0])
+            return order
+        return _as_returned([dict(each) for each in orders])
 
     def some(orders: list[dict[str, Any]]) -> list[Any]:
         return _each(one, orders)
@@ -122,10 +135,14 @@ def by_dicts(deed: Deed) -> Callable[..., Any]:
 def by_types(deed: Deed) -> Callable[..., Any]:
     def one(order: Order) -> Order | list[Order] | None:
         try:
-            return _as_returned([Order(**each) for each in deed(msgspec.structs.asdict(order))])
+            orders = deed(msgspec.structs.asdict(order))
         except OSError:
             order.id = -1
             raise
+        if deed.keeps(orders):
+            order.cents = orders[0]["cents"]
+            return order
+        return _as_returned([Order(**each) for each in orders])
 
     def some(orders: list[Order]) -> list[Any]:
         return _each(one, orders)
@@ -213,6 +230,7 @@ STEPS = st.builds(
     when=st.none() | st.integers(0, 1),
     workers=st.sampled_from([1, 1, 3]),
     batch=st.booleans(),
+    in_place=st.booleans(),
 ).map(
     lambda step: msgspec.structs.replace(step, batch=step.batch and step.action in ("set", "drop", "split", "refuse"))
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from warm_python import WarmCommand
 
 
@@ -61,7 +61,7 @@ class Running:
         self.process = process
         self.url = url
         self.port = int(url.rpartition(":")[2])
-        self.http = httpx.Client(base_url=url, timeout=300)
+        self.http = httpx2.Client(base_url=url, timeout=300)
 
     def pipeline(self, id: str) -> dict[str, Any]:
         shown: dict[str, Any] = self.http.get(f"/api/v1/pipelines/{id}").raise_for_status().json()

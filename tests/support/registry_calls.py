@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 from builders import batch_of
 
 from conduit_py.sdk import Processor
@@ -20,17 +20,17 @@ def new_subject() -> str:
 def register(url: str, subject: str, schema: Any, **more: Any) -> int:
     """Register a schema; return its id."""
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    answer = httpx.post(f"{url}/subjects/{subject}/versions", json={"schema": text, **more})
+    answer = httpx2.post(f"{url}/subjects/{subject}/versions", json={"schema": text, **more})
     number: int = answer.raise_for_status().json()["id"]
     return number
 
 
 def ask(url: str) -> Any:
-    return httpx.get(url).raise_for_status().json()
+    return httpx2.get(url).raise_for_status().json()
 
 
 def require_compatibility(url: str, subject: str, level: str) -> None:
-    httpx.put(f"{url}/config/{subject}", json={"compatibility": level}).raise_for_status()
+    httpx2.put(f"{url}/config/{subject}", json={"compatibility": level}).raise_for_status()
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""SQLite and PostgreSQL for the same tests: destinations for a database, and what a reader sees in it."""
+"""Databases for the same tests: destinations for a database, and what a reader sees in it."""
 
 import sqlite3
 from collections.abc import Callable
@@ -6,10 +6,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
+import pymysql
 import pytest
-from conduit_connectors import postgres, sqlite
+from conduit_connectors import duckdb as duckdb_connector
+from conduit_connectors import mysql, postgres, sqlalchemy, sqlite
+from conduit_connectors.mysql.address import connect
+from conduit_connectors.sql.database import SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
+from conduit_connectors.sql.row import RowEncoder
+from conduit_connectors.sqlalchemy import destination as alchemy
+from pymysql.converters import conversions
 
 
 class World:
@@ -26,7 +34,12 @@ class World:
         """None, too, when there is no such table."""
         try:
             return self.read(f"SELECT * FROM {table}")
-        except (sqlite3.OperationalError, psycopg.errors.UndefinedTable):
+        except (
+            sqlite3.OperationalError,
+            psycopg.errors.UndefinedTable,
+            duckdb.CatalogException,
+            pymysql.err.ProgrammingError,
+        ):
             return []
 
     def dicts(self, table: str) -> list[dict[str, Any]]:
@@ -68,6 +81,46 @@ def postgres_world(url: str) -> World:
             return connection.execute(sql.encode()).fetchall()
 
     return World("postgres", lambda **options: postgres.Destination(url=url, **options), read)
+
+
+def duckdb_world(path: Path) -> World:
+    def read(sql: str) -> list[tuple[Any, ...]]:
+        with closing(duckdb.connect(str(path))) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            return connection.execute(sql).fetchall()
+
+    return World("duckdb", lambda **options: duckdb_connector.Destination(path=path, **options), read)
+
+
+def mysql_world(url: str) -> World:
+    def read(sql: str) -> list[tuple[Any, ...]]:
+        with closing(connect(url, conv=conversions)) as connection, connection.cursor() as cursor:
+            cursor.execute("SET sql_mode = 'ANSI_QUOTES'")
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    return World("mysql", lambda **options: mysql.Destination(url=url, **options), read)
+
+
+def alchemy_world(world: World, url: str, *, known: bool = True) -> World:
+    """The same database through SQLAlchemy; not `known`: as if it were one that only its dialect is known of."""
+    kind = sqlalchemy.Destination if known else _Unknown
+    return World(f"sqlalchemy-{world.kind}", lambda **options: kind(url=url, **options), world.read)
+
+
+class _Unknown(sqlalchemy.Destination):
+    """Writes to a database of which it knows nothing but the dialect."""
+
+    def connect(self) -> SqlDatabase:
+        return alchemy.AnyDatabase(self._engine())
+
+    def make_encoder(self) -> RowEncoder:
+        return self._plain_encoder(self._engine())
+
+
+def alchemy_url(url: str) -> str:
+    """The address of a server of the fixtures, as SQLAlchemy writes it."""
+    return url.replace("postgresql://", "postgresql+psycopg://").replace("mysql://", "mysql+pymysql://")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -1,30 +1,39 @@
-"""Warm Python: the command in a process of its own that need not import it: most of a short run's work is that.
+"""Warm Python: a program in a process of its own that need not import what it uses: most of a short run's work is that.
 
-A nursery imports the command once for each process of pytest, and forks it for each call. What a test does to such a
-process, it does to a real one: it has its own arguments, folder, environment, streams, signals and end. A test of the
-start itself, or one that limits or traces the process, starts it by `subprocess`.
+A nursery imports the command once for each process of pytest, and forks itself for each program. What a test does to
+such a process, it does to a real one: it has its own arguments, folder, environment, streams, signals and end.
+`WarmPython` takes the place of `subprocess.Popen`, and `run_warm` that of `subprocess.run`. A test of the start itself,
+or one that limits or traces the process, starts it by `subprocess`.
 """
 
 import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from functools import cache
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
-_COMMAND = "conduit_py.cli.main"
+COMMAND = Path(sys.executable).with_name("conduit-py")
+_COMMAND_MODULE = "conduit_py.cli.main"
 _PRELOADED = (
-    _COMMAND,
+    _COMMAND_MODULE,
     "conduit_connectors.file",
     "conduit_connectors.generator",
+    "conduit_connectors.journal",
+    "conduit_connectors.kafka",
     "conduit_connectors.log",
     "conduit_connectors.memory",
+    "conduit_connectors.mysql",
+    "conduit_connectors.postgres",
     "conduit_connectors.sqlite",
     "conduit_connectors.stdio",
     "conduit_py.cli.check",
@@ -32,25 +41,37 @@ _PRELOADED = (
     "conduit_py.cli.run",
     "conduit_py.cli.serve",
     "conduit_py.server.serve",
+    "conduit_py.store.postgres.store",
+    "conduit_py.testing",
 )
-_READ_AT_START = ("PYTHON", "CONDUIT_KILL_AT")
-"""Names of variables that Python, or the command while it is imported, reads."""
+_READ_AT_START = ("PYTHON", "LD_")
+"""Beginnings of the names of variables that Python and its loader read at the start of a process."""
 _REQUEST_MAX = 1024 * 1024
 _SECONDS_MAX = 300
 
 
-class WarmCommand(subprocess.Popen[str]):
-    """`conduit-py` with these arguments, as a fork of the nursery."""
+class WarmPython(subprocess.Popen[Any]):
+    """A command line that starts Python or `conduit-py`, as a fork of the nursery.
 
-    def __init__(self, *arguments: str, cwd: Path, env: Mapping[str, str] = os.environ, **streams: Any) -> None:
-        super().__init__(arguments, cwd=cwd, env=env, text=True, **streams)
+    The nursery has imported the `preloaded` modules too, from the first program on that asks for them.
+    """
 
-    def _execute_child(self, arguments: tuple[str, ...], *inherited: Any) -> None:
-        # By their order in the call by Popen: the folder, the environment, and three pairs of descriptors.
-        (folder, environment), pipes = inherited[4:6], inherited[9:15]
+    def __init__(self, command: Sequence[str | Path], preloaded: Sequence[str] = (), **settings: Any) -> None:
+        self._preloaded = preloaded
+        super().__init__([str(word) for word in command], **settings)
+
+    def _execute_child(self, command: Sequence[str], *inherited: Any) -> None:
+        # By their order in the call by Popen: the folder, the environment, three pairs of descriptors, the session.
+        (folder, environment), pipes, session = inherited[4:6], inherited[9:15], inherited[20]
         streams = [own if own != -1 else inherited for inherited, own in enumerate((pipes[0], pipes[3], pipes[5]))]
         self._answers, written = os.pipe()
-        request = {"arguments": arguments, "folder": str(folder), "environment": dict(environment)}
+        request = {
+            "arguments": _arguments_of(command),
+            "folder": str(folder or Path.cwd()),
+            "environment": dict(os.environ if environment is None else environment),
+            "session": session,
+            "preloaded": self._preloaded,
+        }
         socket.send_fds(_nursery(), [json.dumps(request).encode()], [*streams, written])
         os.close(written)
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
@@ -80,19 +101,56 @@ class WarmCommand(subprocess.Popen[str]):
         os.close(self._answers)
 
 
-def run_command(*arguments: str, cwd: Path, env: Mapping[str, str] = os.environ) -> "subprocess.CompletedProcess[str]":
-    """Run `conduit-py` to its end, with nothing to read."""
-    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    if any(name.startswith(_READ_AT_START) and os.environ.get(name) != value for name, value in env.items()):
-        line = [sys.executable, "-m", _COMMAND, *arguments]
-        return subprocess.run(line, cwd=cwd, env=env, text=True, timeout=_SECONDS_MAX, check=False, **streams)
-    with WarmCommand(*arguments, cwd=cwd, env=env, **streams) as process:
+class WarmCommand(WarmPython):
+    """`conduit-py` with these arguments."""
+
+    def __init__(self, *arguments: str, **settings: Any) -> None:
+        super().__init__([COMMAND, *arguments], text=True, **settings)
+
+
+def run_warm(
+    command: Sequence[str | Path],
+    *,
+    check: bool = False,
+    timeout: float = _SECONDS_MAX,
+    preloaded: Sequence[str] = (),
+    **settings: Any,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command line that starts Python to its end, with nothing to read. What it prints is returned as text."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    start = _start_of(settings.get("env", os.environ), preloaded)
+    with start(command, text=True, **(streams | settings)) as process:
         try:
-            said = process.communicate(timeout=_SECONDS_MAX)
+            said = process.communicate(timeout=timeout)
         except BaseException:
             process.kill()
             raise
-    return subprocess.CompletedProcess(arguments, process.returncode, *said)
+    ended = subprocess.CompletedProcess(command, process.returncode, *said)
+    if check:
+        ended.check_returncode()
+    return ended
+
+
+def run_command(*arguments: str, cwd: Path, env: Mapping[str, str] = os.environ) -> "subprocess.CompletedProcess[str]":
+    """Run `conduit-py` to its end, with nothing to read."""
+    return run_warm([COMMAND, *arguments], cwd=cwd, env=env)
+
+
+def _start_of(environment: Mapping[str, str], preloaded: Sequence[str]) -> Any:
+    """What starts the command: cold where its environment matters before its first line."""
+    changed = dict(environment.items() ^ os.environ.items())
+    if any(name.startswith(_READ_AT_START) for name in changed):
+        return subprocess.Popen
+    return partial(WarmPython, preloaded=preloaded)
+
+
+def _arguments_of(command: Sequence[str]) -> list[str]:
+    """The arguments of Python."""
+    if command[0] == str(COMMAND):
+        return ["-m", _COMMAND_MODULE, *command[1:]]
+    if command[0] != sys.executable or (command[1].startswith("-") and command[1] not in ("-c", "-m")):
+        raise ValueError(f"the nursery cannot start {command[:2]}: start it by subprocess")
+    return list(command[1:])
 
 
 @cache
@@ -119,6 +177,8 @@ def _be_nursery(requests: socket.socket) -> dict[str, Any]:
         message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_MAX, 4)
         if not message:
             sys.exit()
+        request: dict[str, Any] = json.loads(message)
+        _import(request["preloaded"])
         if os.fork():
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -131,7 +191,6 @@ def _be_nursery(requests: socket.socket) -> dict[str, Any]:
         if not child:
             os.close(answers)
             _take(streams)
-            request: dict[str, Any] = json.loads(message)
             return request
         for stream in range(3):
             os.close(stream)
@@ -140,6 +199,14 @@ def _be_nursery(requests: socket.socket) -> dict[str, Any]:
         os.write(answers, b"%d\n" % child)
         os.write(answers, b"%d\n" % os.waitpid(child, 0)[1])
         os._exit(0)
+
+
+def _import(modules: Sequence[str]) -> None:
+    missing = [name for name in modules if name not in sys.modules]
+    for name in missing:
+        importlib.import_module(name)
+    if missing:
+        gc.freeze()
 
 
 def _reap() -> None:
@@ -161,16 +228,40 @@ def _take(streams: list[int]) -> None:
 
 
 def _run(request: dict[str, Any]) -> NoReturn:
+    if request["session"]:
+        os.setsid()
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = ["conduit-py", *request["arguments"]]
-    sys.path[0] = request["folder"]
-    sys.exit(importlib.import_module(_COMMAND).main())
+    time.tzset()
+    crash_point = importlib.import_module("conduit_py.crash_point")
+    crash_point.read_environment()
+    how, *arguments = request["arguments"]
+    # As Python begins: the first place to import from is the folder, or that of the script.
+    if how == "-m":
+        module, *sys.argv[1:] = arguments
+        sys.path[0] = request["folder"]
+        if module == _COMMAND_MODULE:
+            sys.argv[0] = "conduit-py"
+            sys.exit(importlib.import_module(_COMMAND_MODULE).main())
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    elif how == "-c":
+        text, *sys.argv[1:] = arguments
+        sys.argv[0], sys.path[0] = "-c", ""
+        _execute(text, "<string>")
+    else:
+        sys.argv, sys.path[0] = [how, *arguments], str(Path(how).resolve().parent)
+        _execute(Path(how).read_text(), how)
+    sys.exit()
+
+
+def _execute(text: str, file: str) -> None:
+    """Be this program: it is `__main__` until the process ends, for its threads and its pickles too."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update(__file__=file, __builtins__=__builtins__)
+    exec(compile(text, file, "exec"), main.__dict__)  # noqa: S102 - a program of a test
 
 
 if __name__ == "__main__":
-    for name in _PRELOADED:
-        importlib.import_module(name)
-    gc.freeze()
+    _import(_PRELOADED)
     _run(_be_nursery(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,7 +1,9 @@
 """The acceptance suite for destinations: a good one passes, and each rule catches what breaks it."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -21,6 +23,22 @@ class Disk:
     def __init__(self) -> None:
         self.rows: list[Any] = []
         self.keys: set[bytes] = set()
+        self.is_down = False
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        self.is_down = True
+        yield
+        self.is_down = False
+
+    def append(self, rows: list[Any]) -> None:
+        if self.is_down:
+            raise DiskFailed("the disk does not answer")
+        self.rows += rows
+
+
+class DiskFailed(Exception):
+    """What the client of this system raises."""
 
 
 class DiskOptions(Options):
@@ -36,7 +54,7 @@ class Good(DestinationConnector[DiskOptions]):
         return dict.fromkeys(raw, "raw bytes are not taken") or None
 
     def store(self, rows: list[Any]) -> None:
-        self.options.disk.rows += rows
+        self.options.disk.append(rows)
 
 
 class GoodAtFlush(Good):
@@ -49,7 +67,7 @@ class GoodAtFlush(Good):
         self.buffer += rows
 
     def flush(self) -> None:
-        self.options.disk.rows += self.buffer
+        self.options.disk.append(self.buffer)
         self.buffer = []
 
 
@@ -68,7 +86,7 @@ class GoodLater(Good):
     def answers(self) -> Sequence[Answer]:
         answer, row = self.waiting.pop(0)
         if answer.refused is None:
-            self.options.disk.rows.append(row)
+            self.options.disk.append([row])
         return [answer]
 
 
@@ -78,8 +96,9 @@ class GoodAndIdempotent(Good):
     def write(self, batch: Batch) -> dict[int, str | Exception] | None:
         keys = [batch.delivery_key(index) for index in range(len(batch))]
         new = [index for index, key in enumerate(keys) if key not in self.options.disk.keys]
-        self.options.disk.keys.update(keys)
         refused = super().write(batch.select(new)) or {}
+        # Afterwards: before the write, an error would leave keys without their records.
+        self.options.disk.keys.update(keys)
         return {new[index]: reason for index, reason in refused.items()} or None
 
 
@@ -166,6 +185,40 @@ class ReturnsACount(Good):
         return len(batch)
 
 
+class SwallowsErrors(Good):
+    """Logs what goes wrong, and goes on."""
+
+    def write(self, batch: Batch) -> dict[int, str | Exception] | None:
+        try:
+            return super().write(batch)
+        except Exception:
+            return None
+
+
+class SwallowsErrorsOfItsClient(Good):
+    def store(self, rows: list[Any]) -> None:
+        with suppress(DiskFailed):
+            super().store(rows)
+
+
+class SwallowsErrorsAtFlush(GoodAtFlush):
+    def flush(self) -> None:
+        with suppress(DiskFailed):
+            super().flush()
+
+
+class LosesABatchAfterAnError(Good):
+    """Marks records as done first. When the write fails and comes again, it skips them."""
+
+    guarantee = WriteGuarantee.IDEMPOTENT
+
+    def write(self, batch: Batch) -> dict[int, str | Exception] | None:
+        keys = [batch.delivery_key(index) for index in range(len(batch))]
+        new = [index for index, key in enumerate(keys) if key not in self.options.disk.keys]
+        self.options.disk.keys.update(keys)
+        return super().write(batch.select(new))
+
+
 class ChangesRecords(Good):
     def write(self, batch: Batch) -> None:
         for record in batch:
@@ -212,7 +265,7 @@ class AnswersBeforeStoring(GoodLater):
 
 def case(kind: type[Good]) -> DestinationCase:
     disk = Disk()
-    return DestinationCase(kind(disk=disk), lambda: disk.rows, numbered_record, Record.of(b"raw"))
+    return DestinationCase(kind(disk=disk), lambda: disk.rows, numbered_record, Record.of(b"raw"), disk.outage)
 
 
 @pytest.mark.parametrize("check", DESTINATION_CHECKS)
@@ -242,6 +295,10 @@ def test_a_good_destination_passes(check: Any, kind: type[Good]) -> None:
         ("refuses_single_records_only", RefusesWholeBatches, r"it was \{0, 1, 2\}"),
         ("refuses_single_records_only", RefusesNobody, r"it was set\(\)"),
         ("refuses_single_records_only", RefusesWithoutReason, "without a reason"),
+        ("reports_what_it_could_not_write", SwallowsErrors, "write returned as if all records were written"),
+        ("reports_what_it_could_not_write", SwallowsErrorsOfItsClient, "all records count as handled"),
+        ("reports_what_it_could_not_write", SwallowsErrorsAtFlush, "all records count as handled"),
+        ("writes_a_batch_again_after_an_error", LosesABatchAfterAnError, "written again after an error, these are"),
         ("leaves_records_as_they_are", ChangesRecords, r"changed the records \[0, 1, 2\]"),
         ("can_be_torn_down_without_writing", TouchesOnOpen, "a run that wrote nothing changed what is stored"),
         ("has_hooks_that_work", HasABrokenHook, "tabel"),
@@ -252,3 +309,33 @@ def test_a_good_destination_passes(check: Any, kind: type[Good]) -> None:
 def test_each_rule_catches_the_destination_that_breaks_it(check: str, kind: type[Good], says: str | None) -> None:
     with pytest.raises((AssertionError, KeyError), match=says):
         run_check(getattr(destination_checks, check), case(kind))
+
+
+class NeverReturns(Good):
+    def write(self, batch: Batch) -> dict[int, str | Exception] | None:
+        time.sleep(3)
+        return None
+
+
+def test_a_rule_that_takes_too_long_names_the_rule_and_the_method() -> None:
+    says = (
+        r"the rule keeps_what_it_accepts_in_order did not end within 0.1 seconds: NeverReturns.write has not returned"
+    )
+    with pytest.raises(AssertionError, match=says):
+        run_check(destination_checks.keeps_what_it_accepts_in_order, case(NeverReturns), seconds=0.1)
+
+
+@pytest.mark.parametrize("kind", [SwallowsErrors, LosesABatchAfterAnError])
+def test_without_an_outage_to_try_they_are_caught_too(kind: type[Good]) -> None:
+    disk, broken = Disk(), []
+    tried = DestinationCase(kind(disk=disk), lambda: disk.rows, numbered_record)
+    for check in (destination_checks.reports_what_it_could_not_write, CHECK_AGAIN):
+        try:
+            run_check(check, tried)
+        except AssertionError:
+            broken.append(check)
+
+    assert len(broken) == 1
+
+
+CHECK_AGAIN = destination_checks.writes_a_batch_again_after_an_error

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 
 from conduit_py.record import Record
 from conduit_py.sdk import EndOfSource, Options, SnapshotRefused, SnapshotRequest, SourceConnector
-from conduit_py.testing import connector_driver, source_checks
+from conduit_py.testing import acceptance, source_checks
 from conduit_py.testing.connector_driver import DoesNotApply, SourceCase, run_check
 from conduit_py.testing.event_log import numbered_record
 from conduit_py.testing.source_checks import SOURCE_CHECKS
@@ -237,17 +237,17 @@ def test_a_good_source_passes(check: Any, bounded: bool) -> None:
 
 
 def test_a_good_source_has_good_options() -> None:
-    for check in connector_driver.OPTION_CHECKS:
+    for check in acceptance.OPTION_CHECKS:
         check(Good(count=7))
 
 
 @pytest.mark.parametrize(
     ("check", "source", "says"),
     [
-        (connector_driver.options_are_valid, Good(count="many"), "problems in its options: .*count: Input should be"),
-        (connector_driver.options_that_do_not_exist_are_refused, TakesAnyOption(count=5), "does not exist is accepted"),
+        (acceptance.options_are_valid, Good(count="many"), "problems in its options: .*count: Input should be"),
+        (acceptance.options_that_do_not_exist_are_refused, TakesAnyOption(count=5), "does not exist is accepted"),
         (
-            connector_driver.required_options_are_required,
+            acceptance.required_options_are_required,
             FillsInRequiredOptions(),
             "a missing option 'count' is not reported",
         ),

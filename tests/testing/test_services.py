@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -105,7 +105,7 @@ def test_workers_share_one_server_and_the_first_stops_it_after_the_last_has_left
 
 
 def test_a_registry_gives_a_schema_an_id_and_the_schema_for_the_id(registry_server: RegistryServer) -> None:
-    number = httpx.post(f"{registry_server.url}/subjects/words/versions", json={"schema": '"string"'}).json()["id"]
+    number = httpx2.post(f"{registry_server.url}/subjects/words/versions", json={"schema": '"string"'}).json()["id"]
 
-    assert httpx.get(f"{registry_server.url}/schemas/ids/{number}").json()["schema"] == '"string"'
-    assert httpx.get(f"{registry_server.url}/schemas/ids/{number + 10**6}").json()["error_code"] == 40403
+    assert httpx2.get(f"{registry_server.url}/schemas/ids/{number}").json()["schema"] == '"string"'
+    assert httpx2.get(f"{registry_server.url}/schemas/ids/{number + 10**6}").json()["error_code"] == 40403

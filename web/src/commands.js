@@ -9,6 +9,7 @@ const ALIVE = new Set(["running", "recovering", "stopping"]);
 /** Which commands make sense for a pipeline as it is. */
 export function possible(status) {
   if (status === "stopping") return ["force"];
+  if (status === "waiting") return ["start", "stop"];
   return ALIVE.has(status) ? ["stop", "restart", "force"] : ["start"];
 }
 

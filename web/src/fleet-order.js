@@ -1,6 +1,6 @@
 /** fleetOrder: which pipelines are shown, and in which order. */
 
-const URGENCY = ["degraded", "recovering", "stopping", "running", "created", "stopped", "completed"];
+const URGENCY = ["degraded", "recovering", "stopping", "running", "waiting", "created", "stopped", "completed"];
 
 // Made once: `localeCompare` makes one for every two names.
 const names = new Intl.Collator("en", { numeric: true });

@@ -100,7 +100,7 @@ class ReadAheadSource(OpenSource):
         trio.from_thread.run(self._acks, "ack", positions, trio_token=self._token)
 
     async def _begin(self) -> None:
-        self._read_ahead = ReadAhead(self._calls, AHEAD_MAX)
+        self._read_ahead = ReadAhead(self._calls, AHEAD_MAX, records_only=True)
         self._read_ahead.start()
 
     async def _end(self) -> None:
@@ -116,7 +116,7 @@ class ReadAheadSource(OpenSource):
     async def _take(self, n: int, seconds: float) -> list[ReadRecord]:
         with trio.move_on_after(seconds):
             if await self._read_ahead.has_input():
-                return await self._read_ahead.take(n)
+                return (await self._read_ahead.take(n)).records
         return []
 
 

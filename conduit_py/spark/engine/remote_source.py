@@ -2,16 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import trio
 
 from conduit_py import sdk
 from conduit_py.errors import FatalError, Problem, RecordRefused
-from conduit_py.record import Record
+from conduit_py.record import CollectionSchema, Record
 from conduit_py.sdk.plugin import Options, Place
-from conduit_py.sdk.source import EndOfSource, Lag, NothingYet
+from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading
 from conduit_py.spark.engine.executors import ExecutorCounts, Executors, SparkJob
 from conduit_py.spark.engine.outcome import TaskResult, group
 from conduit_py.spark.engine.read_ahead import ReadAhead, ReadRecord
@@ -30,15 +30,33 @@ JOB_CARRIED_MAX = 65_536
 """Records in a job of such tasks."""
 Equipment: TypeAlias = dict[int, bytes]
 """What instances of destinations on executors are given first, by their place in the pipeline."""
+PROGRESS_MAX = 1000
+"""Positions without a record that may wait for their acks."""
 JOBS_AHEAD = 2
 """Jobs that run while the driver writes. With one alone, executors would be idle between two jobs."""
+
+
+class _Work(NamedTuple):
+    """What was begun for one part of the input: a job, if it has records, and what the source said around them."""
+
+    job: SparkJob | None
+    schemas: Sequence[CollectionSchema] = ()
+    position: bytes | None = None
+
+
+class _Announced(NamedTuple):
+    """What a source said between two records, at its place among the results of jobs."""
+
+    schemas: Sequence[CollectionSchema] = ()
+    position: bytes | None = None
 
 
 class RemoteSource(sdk.SourceConnector[Options]):
     """Executors process the records of a source; `read` returns an outcome for each, in order, at its position.
 
     Executors themselves read a source that can be split, some jobs ahead of what the driver writes. Any other source
-    is read here, and its records are sent along with the tasks. Positions, acks and hooks are the source's own, so
+    is read here, and its records are sent along with the tasks. Its schemas go with them. Progress without a record
+    takes its place behind the outcomes before it. Positions, acks and hooks are the source's own, so
     the rest of the run is as on one machine: either engine reads again what was not acked.
 
     If there is `equipment` when it is opened, all records of a task have one outcome, with what destinations take.
@@ -70,10 +88,14 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._ack_calls = PluginCaller(f"{node}-ack", source)
         self._lag_calls = PluginCaller(f"{node}-lag", source)
         self._start: bytes | None = None
-        self._done: deque[bytes] = deque()
+        self._done: deque[bytes | _Announced] = deque()
         self._ready: deque[Record] = deque()
-        self._jobs: deque[SparkJob] = deque()
+        self._jobs: deque[_Work] = deque()
         self._given_out = 0
+        self._given_progress: dict[bytes, None] = {}
+        """Positions without a record that were given out and not acked."""
+        self._schemas: dict[str, CollectionSchema] = {}
+        """What the source has announced up to the records of the last job."""
         self._task_positions: dict[bytes, list[bytes]] = {}
         """By the position of an outcome for a whole task: the positions of all its records, until it is acked."""
         self._acked = trio.Event()
@@ -130,21 +152,34 @@ class RemoteSource(sdk.SourceConnector[Options]):
     async def start_position(self) -> bytes | None:
         return self._start
 
-    async def read(self, n: int) -> list[Record]:
+    async def read(self, n: int) -> Reading:
+        schemas: list[CollectionSchema] = []
         with trio.CancelScope() as self._waiting:
             # So that the dispatcher sends what is read before more is read.
             await trio.lowlevel.checkpoint()
             if self._equipment is not None:
                 await self._wait_for_room()
+            # What was announced is between the outcomes before and after it: no record is ready when it is met.
             while not self._ready:
-                if self._done:
-                    self._take(msgspec.msgpack.decode(self._done.popleft(), type=TaskResult))
-                else:
+                if not self._done:
                     await self._fetch()
+                elif not isinstance(done := self._done.popleft(), _Announced):
+                    self._take(msgspec.msgpack.decode(done, type=TaskResult))
+                else:
+                    schemas += done.schemas
+                    if done.position is not None:
+                        return self._give_progress(done.position, schemas)
             given = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
             self._given_out += len(given)
-            return given
+            return Reading(given, schemas=schemas)
         raise EndOfSource
+
+    def _give_progress(self, position: bytes, schemas: Sequence[CollectionSchema]) -> Reading:
+        self._given_progress[position] = None
+        # One that a later position has replaced is never acked.
+        while len(self._given_progress) > PROGRESS_MAX:
+            del self._given_progress[next(iter(self._given_progress))]
+        return Reading([], position=position, schemas=schemas)
 
     async def _wait_for_room(self) -> None:
         """Wait until few enough outcomes are given out and not acked."""
@@ -158,7 +193,9 @@ class RemoteSource(sdk.SourceConnector[Options]):
 
     async def ack(self, positions: Sequence[bytes]) -> None:
         # Only acks make room for more outcomes: each is as large as the input of its task.
-        self._given_out -= len(positions)
+        self._given_out -= sum(position not in self._given_progress for position in positions)
+        for position in positions:
+            self._given_progress.pop(position, None)
         self._acked.set()
         if not self._ack_calls.inherits("ack"):
             each = [one for position in positions for one in self._task_positions.pop(position, (position,))]
@@ -198,7 +235,13 @@ class RemoteSource(sdk.SourceConnector[Options]):
         if not self._jobs:
             self._jobs.append(await self._begin_job())
         await self._look_ahead()
-        self._done.extend(await self._jobs.popleft().result())
+        work = self._jobs.popleft()
+        results = await work.job.result() if work.job is not None else []
+        if work.schemas:
+            self._done.append(_Announced(work.schemas))
+        self._done.extend(results)
+        if work.position is not None:
+            self._done.append(_Announced(position=work.position))
         await self._look_ahead()
 
     async def _look_ahead(self) -> None:
@@ -223,14 +266,23 @@ class RemoteSource(sdk.SourceConnector[Options]):
         for position, encoded in zip(done.positions, done.outcomes, strict=True):
             self._ready.append(Record.of(encoded, position=position))
 
-    async def _begin_job_if_any(self) -> SparkJob | None:
+    async def _begin_job_if_any(self) -> "_Work | None":
         try:
             return await self._begin_job()
         except (EndOfSource, NothingYet):
             return None  # It is raised again when nothing is left of what came before.
 
-    async def _begin_job(self) -> SparkJob:
-        parts = await self._split_inputs() if self._splits else await self._carry_inputs()
+    async def _begin_job(self) -> "_Work":
+        if self._splits:
+            return _Work(self._run(await self._split_inputs()))
+        assert self._read_ahead is not None
+        taken = await self._read_ahead.take(JOB_CARRIED_MAX)
+        self._schemas.update((each.collection, each) for each in taken.schemas)
+        # Progress alone needs no executor, only its place behind the jobs before it.
+        job = self._run(self._carry_inputs(taken.records)) if taken.records else None
+        return _Work(job, taken.schemas, taken.position)
+
+    def _run(self, parts: Sequence[TaskInput]) -> SparkJob:
         return self._executors.run(self._plan, [part.encode() for part in parts])
 
     async def _split_inputs(self) -> list[TaskInput]:
@@ -245,12 +297,9 @@ class RemoteSource(sdk.SourceConnector[Options]):
                 raise
         return parts
 
-    async def _carry_inputs(self) -> list[TaskInput]:
+    def _carry_inputs(self, drawn: list[ReadRecord]) -> list[TaskInput]:
         """What has been read by now, divided by the number of cores."""
-        assert self._read_ahead is not None
-        cores = self._executors.cores
-        drawn = await self._read_ahead.take(JOB_CARRIED_MAX)
-        size = -(-len(drawn) // cores)
+        size = -(-len(drawn) // self._executors.cores)
         return [self._carry(drawn[start : start + size]) for start in range(0, len(drawn), size)]
 
     def _part(self, split: bytes = b"", carried: CarriedRecords | None = None) -> TaskInput:
@@ -259,7 +308,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
     def _carry(self, drawn: list[ReadRecord]) -> TaskInput:
         refused = {index: each.refused for index, each in enumerate(drawn) if each.refused is not None}
         try:
-            return self._part(carried=carry_records([each.record for each in drawn], refused))
+            return self._part(carried=carry_records([each.record for each in drawn], refused, self._schemas.values()))
         except RecordRefused as error:
             raise FatalError(
                 f"{self._node} read a record that cannot be sent to an executor: {error.message}",

@@ -9,7 +9,7 @@ import msgspec
 from conduit_py.errors import EnvironmentUnfit, FatalError
 from conduit_py.graph.compile import DEAD_LETTERS, as_graph
 from conduit_py.graph.node import Graph
-from conduit_py.lifecycle.supervisor import Supervisor, blocked_on
+from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline, Source
 from conduit_py.sdk.destination import PieceRefused, PreparingDestination
 from conduit_py.sdk.plugin import Connector
@@ -20,7 +20,7 @@ from conduit_py.spark.session.java import require_java
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.spark.session.shared_session import shared
 from conduit_py.store.store import Store
-from conduit_py.stream.meter import Progress, Wait, WaitReason
+from conduit_py.stream.meter import Progress, Wait, WaitReason, blocked_on
 from conduit_py.stream.run import Ending
 
 log = logging.getLogger("conduit_py")

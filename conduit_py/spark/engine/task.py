@@ -8,7 +8,7 @@ import gc
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -23,7 +23,7 @@ from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import FatalError, RecordRefused, describe
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.pipeline import DeadLetters, Pipeline, derive
-from conduit_py.record import Record
+from conduit_py.record import CollectionSchema, Record
 from conduit_py.record_codec import decode_record, encode_record
 from conduit_py.sdk.destination import PreparingDestination, Refusals
 from conduit_py.sdk.source import EndOfSource, Reading, SplittableSource
@@ -49,6 +49,8 @@ class CarriedRecords(msgspec.Struct, frozen=True, array_like=True):
 
     records: list[bytes]
     refused: dict[int, str]
+    schemas: list[CollectionSchema] = []
+    """All that the source has announced up to these records."""
 
 
 class TaskInput(msgspec.Struct, frozen=True, array_like=True):
@@ -72,9 +74,11 @@ class TaskInput(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.decode(encoded, type=cls)
 
 
-def carry_records(records: list[Record], refused: Mapping[int, str]) -> CarriedRecords:
+def carry_records(
+    records: list[Record], refused: Mapping[int, str], schemas: Iterable[CollectionSchema] = ()
+) -> CarriedRecords:
     """These records, packed for a task. Raises RecordRefused for one that cannot be packed."""
-    return CarriedRecords(list(map(encode_record, records)), dict(refused))
+    return CarriedRecords(list(map(encode_record, records)), dict(refused), list(schemas))
 
 
 class TaskInputSource(sdk.SourceConnector[sdk.Options]):
@@ -114,7 +118,7 @@ class TaskInputSource(sdk.SourceConnector[sdk.Options]):
         now = {index: why for index, why in left.refused.items() if index < n}
         later = {index - n: why for index, why in left.refused.items() if index >= n}
         self._left = CarriedRecords(left.records[n:], later)
-        return Reading(list(map(decode_record, left.records[:n])), now)
+        return Reading(list(map(decode_record, left.records[:n])), now, schemas=left.schemas)
 
     async def teardown(self) -> None:
         if self._calls is not None:

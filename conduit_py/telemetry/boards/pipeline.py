@@ -106,7 +106,7 @@ PIPELINE = Board(
             _behind("bytes", "bytes", metrics.LAG_BYTES),
             _behind("time", "s", metrics.LAG_SECONDS),
         ),
-        "Replication slots and consumer groups": (
+        "Replication slots, consumer groups and schemas": (
             lines(
                 "Log that is kept",
                 "bytes",
@@ -121,6 +121,12 @@ PIPELINE = Board(
                     now(metrics.LAG_PARTITION, OF_PIPELINE, by="pipeline_name, node, partition"),
                     "{{node}}: {{partition}}",
                 ),
+            ),
+            lines(
+                "Schema drift",
+                "short",
+                "Records that do not fit their schema, and values that a destination left out: a producer has changed.",
+                (rate(metrics.DRIFT, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
             ),
         ),
         "Shared queues": (

@@ -85,6 +85,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def endless(self) -> bool:
+        return self.options.tail
+
     def data_file(self) -> Path | None:
         return self.options.path if is_plain_file(self.options) else None
 

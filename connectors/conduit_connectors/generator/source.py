@@ -126,6 +126,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
         super().__init__(**options)
 
     @property
+    def endless(self) -> bool:
+        return self.options.count is None
+
+    @property
     def gives(self) -> Any:
         forms: list[Any] = [dict if shape.format == "structured" else bytes for shape in self._shapes()]
         deletes = any(Operation.DELETE in shape.operations for shape in self._shapes())

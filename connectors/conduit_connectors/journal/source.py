@@ -60,6 +60,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def endless(self) -> bool:
+        return self.options.until is None
+
     def open(self, position: bytes | None) -> None:
         options = self.options
         self._files = JournalFiles(options.path)

@@ -130,6 +130,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
         super().__init__(**options)
 
     @property
+    def endless(self) -> bool:
+        return self.options.tail
+
+    @property
     def repeatable(self) -> bool:  # type: ignore[override]
         # Kafka has an order within a partition only.
         return len(self.options.topics) == len(self.options.partitions or []) == 1

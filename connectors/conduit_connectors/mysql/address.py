@@ -84,6 +84,10 @@ def connection_error(error: Exception) -> FatalError | TransientError:
         # Fatal: tried again for ever, a wrong password can lock the account.
         advice = "check the user, the password and the database in `url`, and who may connect from this machine"
         return FatalError(f"MariaDB refuses the user: {one_line(error)}", suggestion=advice)
+    if isinstance(error, pymysql.err.OperationalError) and "certificate verify failed" in one_line(error):
+        # Fatal: somebody may sit between here and the server, and a certificate does not change by itself.
+        advice = "check ssl_ca and the host in `url`, and the certificate of the server"
+        return FatalError(f"the certificate of MariaDB is refused: {one_line(error)}", suggestion=advice)
     if isinstance(error, pymysql.err.OperationalError) and "SSL" in one_line(error):
         return FatalError(f"MariaDB has no encryption: {one_line(error)}", suggestion="check ssl_mode in `url`")
     return TransientError(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from conduit_connectors.mysql.schemas import selected_type
 from conduit_connectors.mysql.session import DatabaseStatements, quote_name
 
 
@@ -27,6 +28,8 @@ class TableColumn(msgspec.Struct, frozen=True):
     name: str
     type_name: str
     charset: str | None
+    native: str
+    """The type with its size, as the schema has it."""
 
 
 class SourceTable(msgspec.Struct, frozen=True):
@@ -104,7 +107,8 @@ async def read_table(session: DatabaseStatements, database: str, name: str) -> S
         return None
     [[engine, kind]] = found
     columns = await session.run(
-        "SELECT COLUMN_NAME, DATA_TYPE, CHARACTER_SET_NAME FROM information_schema.COLUMNS"
+        "SELECT COLUMN_NAME, DATA_TYPE, CHARACTER_SET_NAME, COLUMN_TYPE, CHARACTER_MAXIMUM_LENGTH, NUMERIC_PRECISION,"
+        " NUMERIC_SCALE, DATETIME_PRECISION FROM information_schema.COLUMNS"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
         [database, name],
     )
@@ -118,7 +122,10 @@ async def read_table(session: DatabaseStatements, database: str, name: str) -> S
         name,
         str(engine),
         kind == "SYSTEM VERSIONED",
-        tuple(TableColumn(str(column), str(kind).lower(), charset) for column, kind, charset in columns),
+        tuple(
+            TableColumn(str(name), str(kind).lower(), charset, selected_type(str(kind).lower(), *details))
+            for name, kind, charset, *details in columns
+        ),
         _whole_columns(parts),
     )
 

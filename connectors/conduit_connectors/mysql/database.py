@@ -56,10 +56,16 @@ class MySqlDatabase(SqlDatabase):
         "text": f"LONGTEXT {_TEXT}",
     }
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, make_connection: Callable[[], Any]) -> None:
+        """Take what makes connections that commit every statement and count the rows that an update finds."""
+        self._make_connection = make_connection
         self._connection = self._connect()
         self._keys: dict[str, list[tuple[str, ...]]] = {}
+
+    @classmethod
+    def at(cls, url: str) -> "MySqlDatabase":
+        """Connect to an address."""
+        return cls(lambda: connect(url, **found_rows()))
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         def execute(cursor: Any) -> int:
@@ -161,7 +167,7 @@ class MySqlDatabase(SqlDatabase):
             self._connection.close()
 
     def _connect(self) -> Any:
-        connection = connect(self._url, **found_rows())
+        connection = self._make_connection()
         try:
             with connection.cursor() as cursor:
                 for setting in _SETTINGS:

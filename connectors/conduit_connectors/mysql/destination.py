@@ -37,7 +37,6 @@ class Destination(SqlDestination[DestinationOptions]):
     zone are stored in UTC; decimals are text in tables that it creates, objects and lists are JSON.
     """
 
-    bytes_type: ClassVar[str] = "LONGBLOB"
     names: ClassVar[NameRules] = NameRules(columns_max=1017, reserved=(), ignores_case=True)
     finite: ClassVar[bool] = True
 
@@ -45,11 +44,11 @@ class Destination(SqlDestination[DestinationOptions]):
         super().__init__(**options)
 
     def connect(self) -> MySqlDatabase:
-        return MySqlDatabase(self.options.url.get_secret_value())
+        return MySqlDatabase.at(self.options.url.get_secret_value())
 
-    def open(self) -> None:
-        super().open()
-        self._rows = _MariaRows(self.options, self.names, int_max=self.int_max, finite=self.finite)
+    @classmethod
+    def encoder_for(cls, options: TableOptions) -> RowEncoder:
+        return _MariaRows(options, cls.names, int_max=cls.int_max, finite=cls.finite)
 
 
 class _MariaRows(RowEncoder):

@@ -1,23 +1,30 @@
 """BinlogReader: turns the events of the binary log into records with positions, and gives chunks their place."""
 
-from collections import deque
 from collections.abc import Mapping
 
 import msgspec
 
+from conduit_connectors.change_queue import ChangeOrigin, ChangeQueue
 from conduit_connectors.mysql import binlog_events as events
 from conduit_connectors.mysql.binlog_events import BinlogEvent
 from conduit_connectors.mysql.catalog import read_table
-from conduit_connectors.mysql.changes import LoggedTable, LoggedTransaction, records_of_row, truncate_record
+from conduit_connectors.mysql.changes import (
+    LoggedChange,
+    LoggedTable,
+    LoggedTransaction,
+    changes_of_row,
+    truncate_change,
+)
 from conduit_connectors.mysql.log_cursor import LogCursor
 from conduit_connectors.mysql.logged_statement import ParsedStatement, StatementEffect, TableName, parse_effect
-from conduit_connectors.mysql.position import BinlogPosition, UnreadTable, parse_gtid
+from conduit_connectors.mysql.position import VERSION, BinlogPosition, UnreadTable, parse_gtid
 from conduit_connectors.mysql.row_values import LoggedRowDecoder
+from conduit_connectors.mysql.schemas import logged_type, table_schema
 from conduit_connectors.mysql.server_checks import START_AGAIN, WantedTables
 from conduit_connectors.mysql.session import DatabaseStatements, StatementDenied
 from conduit_connectors.mysql.snapshot import ChunkedSnapshot
 from conduit_connectors.mysql.table_map import STRING, TableMap, parse_table_map, table_names
-from conduit_py.sdk import FatalError, Record
+from conduit_py.sdk import FatalError
 
 _SHAPES_MAX = 1_000
 _MAYBE_TYPED = frozenset({4, 16})
@@ -25,13 +32,6 @@ _MAYBE_TYPED = frozenset({4, 16})
 
 RecordPlace = tuple[int, int, int]
 """The number of an event in its transaction, of a row in it, and of a record of that row."""
-
-
-class ReadyRecord(msgspec.Struct, gc=False):
-    """A record that `read` may return. `ends` is False if more of its transaction follows."""
-
-    record: Record
-    ends: bool = True
 
 
 class BinlogReader:
@@ -47,7 +47,7 @@ class BinlogReader:
         chunk_size: int,
         ignores_unlogged: bool,
     ) -> None:
-        self.ready: deque[ReadyRecord] = deque()
+        self.ready: ChangeQueue[BinlogPosition] = ChangeQueue()
         self.snapshot = ChunkedSnapshot(start.snapshot, chunk_size)
         self.cursor = LogCursor(start.state)
         self._session = session
@@ -58,7 +58,6 @@ class BinlogReader:
         self._resume = None if start.transaction is None else (parse_gtid(start.transaction), start.place)
         self._state = self._given = start.state
         self._transaction: LoggedTransaction | None = None
-        self._held: tuple[Record, RecordPlace] | None = None
         self._tables: dict[int, LoggedTable | None] = {}
         self._shapes: dict[bytes, LoggedTable] = {}
 
@@ -82,18 +81,15 @@ class BinlogReader:
         self.snapshot.request(progress)
         if self.snapshot.progress == before:
             return
-        for each in self.ready:
-            position = BinlogPosition.decode(each.record.position)
-            position = msgspec.structs.replace(position, snapshot=(*position.snapshot, progress))
-            each.record.position = position.encode()
+        self.ready.move(lambda each: msgspec.structs.replace(each, snapshot=(*each.snapshot, progress)))
 
     def give_chunk(self) -> None:
         """Make the rows of a chunk ready if the stream is at its place."""
         if self._transaction is None and self.cursor.place is not None:
-            for row in self.snapshot.finish_chunk(self.cursor.place, self._session.escape):
-                # The state at the last record, not at the chunk: a row has the same position in every run.
-                row.record.position = BinlogPosition.at(self._server, self._given, row.progress).encode()
-                self.ready.append(ReadyRecord(row.record))
+            # The state at the last record, not at the chunk: a row has the same position in every run.
+            at = BinlogPosition.at(self._server, self._given, self.snapshot.progress)
+            for change in self.snapshot.finish_chunk(self.cursor.place, at, self._session.escape):
+                self.ready.append(change)
 
     async def handle(self, event: BinlogEvent) -> None:
         """Handle one event. Raises FatalError for what cannot be read, and EventMalformed."""
@@ -132,13 +128,14 @@ class BinlogReader:
                 f"the log goes on with the transaction {start.gtid}, and the position is inside of {self._resume[0]}",
                 suggestion=f"check `url`; if the server was restored or created again: {START_AGAIN}",
             )
-        self._transaction = LoggedTransaction.of(event, start)
+        self._transaction = LoggedTransaction.of(event, start, self._state)
         self._tables.clear()
 
     def _end(self, event: BinlogEvent) -> None:
         gtid = self._open_transaction.gtid
         self._state = self._state.plus(gtid)
-        self._release(ends=True)
+        if self.ready.release(BinlogPosition.at(self._server, self._state, self.snapshot.progress)):
+            self._given = self._state
         self._transaction = self._resume = None
 
     @property
@@ -171,7 +168,9 @@ class BinlogReader:
         if any(each.kind == STRING and each.length in _MAYBE_TYPED for each in table.columns):
             types = await self._types_of(table)
         decoder = LoggedRowDecoder(table.columns, self._collations, types)
-        return LoggedTable(collection, tuple(each.name for each in table.columns), table.key, decoder)
+        named = [(each.name, logged_type(each, self._collations, types.get(each.name, ""))) for each in table.columns]
+        schema = table_schema(collection, named, table.key)
+        return LoggedTable(tuple(each.name for each in table.columns), table.key, decoder, schema)
 
     async def _types_of(self, table: TableMap) -> dict[str, str]:
         try:
@@ -196,9 +195,10 @@ class BinlogReader:
                 "use no XA transactions for this table,",
             )
         transaction.given = True
+        origin = ChangeOrigin(transaction.metadata, table.schema)
         for row, (before, after) in enumerate(table.decoder.rows(event)):
-            for part, record in enumerate(records_of_row(table, before, after, transaction.metadata)):
-                self._give(record, (index, row, part))
+            for change in changes_of_row(table, before, after, origin, self._place(transaction, (index, row, 0))):
+                self._give(change)
 
     def _handle_statement(self, event: BinlogEvent) -> None:
         transaction = self._open_transaction
@@ -225,7 +225,8 @@ class BinlogReader:
         transaction.events += 1
         wanted = [name for name in tables if self._wanted.has(*name)]
         for part, (database, name) in enumerate(wanted):
-            self._give(truncate_record(f"{database}.{name}", transaction.metadata), (index, 0, part))
+            at = self._place(transaction, (index, 0, part))
+            self._give(truncate_change(f"{database}.{name}", transaction.metadata, at))
 
     def _refuse_unlogged(self, statement: ParsedStatement) -> None:
         touched = [f"{database}.{name}" for database, name in statement.tables if self._wanted.has(database, name)]
@@ -237,28 +238,16 @@ class BinlogReader:
                 'set unlogged_changes="ignore" to go on without these changes, or',
             )
 
-    def _give(self, record: Record, place: RecordPlace) -> None:
-        """Hold this record back until it is certain whether it is the last one of its transaction."""
-        # Invariant 11: the end of the last run may have cut this transaction after its first records.
-        if self._resume is not None and place <= self._resume[1]:
-            return
-        self._release(ends=False)
-        self._held = (record, place)
+    def _place(self, transaction: LoggedTransaction, place: RecordPlace) -> BinlogPosition:
+        return BinlogPosition(
+            self._server, transaction.before, transaction.name, *place, self.snapshot.progress, VERSION
+        )
 
-    def _release(self, *, ends: bool) -> None:
-        """Give the held record its position; with `ends` it is the last one of its transaction."""
-        if self._held is None:
-            return
-        record, place = self._held
-        if ends:
-            position = BinlogPosition.at(self._server, self._state, self.snapshot.progress)
-            self._given = self._state
-        else:
-            gtid = self._open_transaction.gtid
-            position = BinlogPosition.within(self._server, self._state, gtid, place, self.snapshot.progress)
-        record.position = position.encode()
-        self.ready.append(ReadyRecord(record, ends=ends))
-        self._held = None
+    def _give(self, change: LoggedChange) -> None:
+        """Hold this change back until it is certain whether it is the last one of its transaction."""
+        # Invariant 11: the end of the last run may have cut this transaction after its first records.
+        if self._resume is None or change.position.place > self._resume[1]:
+            self.ready.hold(*change.parts)
 
     def _refuse(self, what: str, advice: str = "") -> FatalError:
         where = f" in the transaction {self._transaction.gtid}" if self._transaction is not None else ""

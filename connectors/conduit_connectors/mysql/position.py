@@ -8,7 +8,7 @@ import msgspec
 from conduit_connectors.mysql.binlog_events import Gtid
 from conduit_connectors.numbering import unreadable_position
 
-_VERSION = 1
+VERSION = 1
 _GTID = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 
 
@@ -52,6 +52,8 @@ class UnreadTable(msgspec.Struct, frozen=True, array_like=True):
     where: str | None = None
     request: str | None = None
     """What tells the request of an operator from others; None for a table that is read at the start."""
+    until: tuple[str, ...] | None = None
+    """The last key when the first chunk was selected: the stream has all rows that come behind it later."""
 
 
 class BinlogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,19 +85,7 @@ class BinlogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def at(cls, server: str, state: GtidState, snapshot: tuple[UnreadTable, ...]) -> "BinlogPosition":
-        return cls(server, str(state), snapshot=snapshot, version=_VERSION)
-
-    @classmethod
-    def within(
-        cls,
-        server: str,
-        state: GtidState,
-        gtid: Gtid,
-        place: tuple[int, int, int],
-        snapshot: tuple[UnreadTable, ...],
-    ) -> "BinlogPosition":
-        """Return a position inside of a transaction. `state` is the one before it."""
-        return cls(server, str(state), str(gtid), *place, snapshot=snapshot, version=_VERSION)
+        return cls(server, str(state), snapshot=snapshot, version=VERSION)
 
     @classmethod
     def decode(cls, position: bytes) -> "BinlogPosition":
@@ -105,7 +95,7 @@ class BinlogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
             GtidState.parse(found.gtids)
             if found.transaction is not None:
                 parse_gtid(found.transaction)
-            if found.version != _VERSION:
+            if found.version != VERSION:
                 raise ValueError(f"version {found.version}")
         except (msgspec.DecodeError, ValueError) as error:
             raise unreadable_position(position, error) from error

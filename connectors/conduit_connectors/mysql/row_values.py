@@ -76,12 +76,12 @@ class LoggedRowDecoder:
 
 def _row(columns: list[tuple[str, Read]], body: bytes, at: int) -> tuple[ExactRow, int]:
     size = (len(columns) + 7) // 8
-    nulls = take(body, at, size)
+    nulls = int.from_bytes(take(body, at, size), "little")
     at += size
     values: dict[str, Any] = {}
     kept: dict[str, str] = {}
     for index, (name, read) in enumerate(columns):
-        if _bit(nulls, index):
+        if nulls >> index & 1:
             values[name] = None
             continue
         value, at = read(body, at)

@@ -7,30 +7,27 @@ that changed before is given after its change, and one that changes later is giv
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from conduit_connectors.mysql.catalog import SourceTable, TableColumn, read_table
-from conduit_connectors.mysql.changes import snapshot_record
+from conduit_connectors.mysql.changes import LoggedChange, snapshot_change
 from conduit_connectors.mysql.log_cursor import LogPlace, parse_file_number
-from conduit_connectors.mysql.position import UnreadTable
+from conduit_connectors.mysql.position import BinlogPosition, UnreadTable
+from conduit_connectors.mysql.schemas import table_schema
 from conduit_connectors.mysql.selected_values import SelectedDecoder, literal, ordered_by, selected
 from conduit_connectors.mysql.server_checks import WantedTables, check_chunks
 from conduit_connectors.mysql.session import DatabaseStatements, Rows, StatementDenied
-from conduit_py.sdk import FatalError, Record, SnapshotRefused, SnapshotRequest, TransientError
+from conduit_py.sdk import FatalError, SnapshotRefused, SnapshotRequest, TransientError
 
 _VISIBLE_SECONDS = 0.05
 _UNKNOWN_COLUMN = 1054
 _logger = logging.getLogger(__name__)
-
-
-class ChunkRow(msgspec.Struct):
-    """A record of a table, and the progress of the snapshot when it is given."""
-
-    record: Record
-    progress: tuple[UnreadTable, ...]
 
 
 class _Chunk(msgspec.Struct):
@@ -71,9 +68,8 @@ class ChunkedSnapshot:
             if table is None or reason is not None:
                 self._refuse(todo, reason or "")
                 return
-            sql = chunk_statement(table, todo, self._chunk_size + 1)
             while True:
-                rows, seen = await session.run_all(lambda: _select(session, sql))
+                rows, last, seen = await session.run_all(partial(_select, session, table, todo, self._chunk_size))
                 # A transaction is in the stream a moment before others see it, and longer while it waits for a
                 # replica. A chunk that does not see it would give rows that are older than those of the stream.
                 if seen >= place:
@@ -84,7 +80,9 @@ class ChunkedSnapshot:
                 raise TransientError(f"the table {todo.table} was changed while it was read: {error}") from error
             self._refuse(todo, str(error))
             return
-        # One more than the chunk has shows whether it is the last one.
+        if last is not None:
+            # Without an end, a table that grows as fast as it is read would never be read to its end.
+            self.progress = (replace(todo, until=_literals(table, last, session.escape)), *self.progress[1:])
         self._chunk = _Chunk(table, rows[: self._chunk_size], seen, len(rows) > self._chunk_size)
 
     def _refuse(self, todo: UnreadTable, reason: str) -> None:
@@ -99,50 +97,73 @@ class ChunkedSnapshot:
         _logger.error("the snapshot of %r that was requested is given up: %s", todo.table, reason)
         self.progress = self.progress[1:]
 
-    def finish_chunk(self, place: LogPlace, escape: Callable[[str], str]) -> list[ChunkRow]:
-        """Return the rows of the chunk if the stream is at its place."""
+    def finish_chunk(self, place: LogPlace, at: BinlogPosition, escape: Callable[[str], str]) -> list[LoggedChange]:
+        """Return the rows of the chunk if the stream is at its place, which is that of `at`."""
         chunk = self._chunk
         if chunk is None or place < chunk.place:
             return []
         self._chunk = None
         first, rest = self.progress[0], self.progress[1:]
-        columns = key_columns(chunk.table)
-        decoder = SelectedDecoder(chunk.table.columns)
-        width = len(chunk.table.columns)
-        given: list[ChunkRow] = []
+        table, width = chunk.table, len(chunk.table.columns)
+        schema = table_schema(table.collection, [(each.name, each.native) for each in table.columns], table.key)
+        decoder = SelectedDecoder(table.columns)
+        given: list[LoggedChange] = []
         for row in chunk.rows:
-            key = tuple(literal(each, value, escape) for each, value in zip(columns, row[width:], strict=True))
-            record = snapshot_record(chunk.table.collection, chunk.table.key, decoder.decode(row[:width]))
-            given.append(ChunkRow(record, (msgspec.structs.replace(first, key=key), *rest)))
+            progress = (replace(first, key=_literals(table, row[width:], escape)), *rest)
+            row_at = replace(at, snapshot=progress)
+            given.append(snapshot_change(schema, table.key, decoder.decode(row[:width]), row_at))
         if not chunk.more:
             if given:
-                given[-1].progress = rest
+                given[-1].position = replace(at, snapshot=rest)
             self.progress = rest
         else:
-            self.progress = given[-1].progress
+            self.progress = given[-1].position.snapshot
         return given
 
 
-def _select(session: DatabaseStatements, sql: str) -> tuple[Rows, LogPlace]:
-    """Return the rows, and the place of the log whose state they have."""
+def _literals(table: SourceTable, key: Sequence[Any], escape: Callable[[str], str]) -> tuple[str, ...]:
+    return tuple(literal(each, value, escape) for each, value in zip(key_columns(table), key, strict=True))
+
+
+def _select(
+    session: DatabaseStatements, table: SourceTable, todo: UnreadTable, size: int
+) -> tuple[Rows, Sequence[Any] | None, LogPlace]:
+    """Return the rows, the last key if it is wanted and there are more rows, and the place whose state they have."""
     session.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     try:
         found = {name.lower(): value for name, value in session.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")}
-        rows = session.execute(sql)
+        # One more than the chunk has shows whether it is the last one.
+        rows = session.execute(chunk_statement(table, todo, size + 1))
+        ends = session.execute(_last_key_statement(table, todo)) if todo.until is None and len(rows) > size else []
     finally:
         session.execute("COMMIT")
-    return rows, (parse_file_number(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"]))
+    place = (parse_file_number(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"]))
+    return rows, ends[0] if ends else None, place
 
 
 def chunk_statement(table: SourceTable, todo: UnreadTable, size: int) -> str:
     """Return the statement that selects the rows after the last one that was given."""
-    columns = ", ".join([*map(selected, table.columns), *(_key_value(each) for each in key_columns(table))])
+    columns = ", ".join([*map(selected, table.columns), *map(_key_value, key_columns(table))])
+    order = ", ".join(map(ordered_by, key_columns(table)))
+    return f"SELECT {columns} {_rows_left(table, todo)} ORDER BY {order} LIMIT {size}"
+
+
+def _last_key_statement(table: SourceTable, todo: UnreadTable) -> str:
+    columns = ", ".join(map(_key_value, key_columns(table)))
+    backwards = ", ".join(f"{ordered_by(each)} DESC" for each in key_columns(table))
+    return f"SELECT {columns} {_rows_left(table, todo)} ORDER BY {backwards} LIMIT 1"
+
+
+def _rows_left(table: SourceTable, todo: UnreadTable) -> str:
+    """Return FROM and WHERE of what is to be read."""
     order = [ordered_by(each) for each in key_columns(table)]
     where = [f"({todo.where})"] if todo.where is not None else []
     if todo.key is not None:
         where.append(_after(order, todo.key))
+    if todo.until is not None:
+        where.append(_up_to(order, todo.until))
     condition = f" WHERE {' AND '.join(where)}" if where else ""
-    return f"SELECT {columns} FROM {table.quoted}{condition} ORDER BY {', '.join(order)} LIMIT {size}"
+    return f"FROM {table.quoted}{condition}"
 
 
 def key_columns(table: SourceTable) -> list[TableColumn]:
@@ -160,6 +181,14 @@ def _after(order: list[str], key: tuple[str, ...]) -> str:
         return f"{order[0]} > {key[0]}"
     rest = _after(order[1:], key[1:])
     return f"{order[0]} >= {key[0]} AND ({order[0]} > {key[0]} OR ({order[0]} = {key[0]} AND {rest}))"
+
+
+def _up_to(order: list[str], key: tuple[str, ...]) -> str:
+    """Return the condition for a key and what is before it."""
+    if len(order) == 1:
+        return f"{order[0]} <= {key[0]}"
+    rest = _up_to(order[1:], key[1:])
+    return f"{order[0]} <= {key[0]} AND ({order[0]} < {key[0]} OR ({order[0]} = {key[0]} AND {rest}))"
 
 
 async def check_request(session: DatabaseStatements, wanted: WantedTables, request: SnapshotRequest) -> SourceTable:

@@ -31,7 +31,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     Rows are read in chunks while their changes stream, without locks (`snapshot`). A row that changes meanwhile is read
     before its change or after it, as the log has it, so a destination with a row for each key has the state of the
-    table when the snapshot ends.
+    table when the snapshot ends. The columns of each table are announced as its schema.
 
     A change of a key is a `delete` and a `create`. A truncate or drop is one `delete` without a key for each table,
     with `conduit.truncate` in its metadata. Columns that an update did not log are absent and named in
@@ -46,6 +46,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def endless(self) -> bool:
+        return True
 
     @property
     def gives(self) -> Any:
@@ -105,14 +109,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
                     return Reading([], position=progress)
             with trio.move_on_at(self._heartbeat_at):
                 await self._streaming.wait()
-        given = [log.ready.popleft() for _ in range(min(n, len(log.ready)))]
-        # A reading has whole transactions, or a part of one and nothing else.
-        whole = next((count for count in range(len(given), 0, -1) if given[count - 1].ends), len(given))
-        log.ready.extendleft(reversed(given[whole:]))
-        del given[whole:]
-        self._last = given[-1].record.position
+        reading, self._last = log.ready.take(n)
         self._requested = False
-        return Reading([each.record for each in given], continues=not given[-1].ends)
+        return reading
 
     async def request_snapshot(self, request: SnapshotRequest) -> None:
         table = await check_request(self._asked, self._wanted, request)

@@ -74,8 +74,10 @@ class DatasetWriter:
     def write(self, batch: Batch) -> dict[int, str]:
         self._check_usable()
         refused: dict[int, str] = {}
+        with self._disk_errors(breaks=False):
+            pieces = self._format.encode(batch, refused)
         with self._disk_errors():
-            for piece in self._format.encode(batch, refused):
+            for piece in pieces:
                 self._append(piece)
         return refused
 
@@ -150,15 +152,16 @@ class DatasetWriter:
             )
 
     @contextmanager
-    def _disk_errors(self) -> Iterator[None]:
+    def _disk_errors(self, *, breaks: bool = True) -> Iterator[None]:
+        """Translate errors. After one that `breaks` a file the writer is not used any more."""
         try:
             yield
         except OSError as error:
-            self._failed = True
+            self._failed = self._failed or breaks
             reason = error.strerror or str(error)
             hint = advice(error, Path(self._shown) / "x") if error.errno else "check the store"
             raise TransientError(f"cannot write to {self._shown}: {reason}", suggestion=hint) from error
         except TransientError:
             # Of a store: what of the batch was written is not known.
-            self._failed = True
+            self._failed = self._failed or breaks
             raise

@@ -19,6 +19,9 @@ OnReplaced = Literal["reread", "new-only", "refuse"]
 RECENT_MAX = 256
 LATE_MICROSECONDS = 3600 * 1_000_000
 """How much older than it is a new object may seem: an upload in parts has the time at which it was begun."""
+_SECOND = 1_000_000
+_TICK_SECONDS = 0.05
+"""Longer than the time of a file system stands still: files that are stored at once have the same time."""
 
 
 class Round(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +108,8 @@ class Discovery:
         self._began_round = False
         self._listing: Iterator[ObjectInfo] | None = None
         self._listed_at = float("-inf")
+        self._unsettled: tuple[int, float] | None = None
+        """The latest time that a listing has shown, and when no other object can get it any more."""
         self._last: str | None = None
         self._last_mark = ""
         self._found_any = False
@@ -142,14 +147,40 @@ class Discovery:
             self._end()
         if self._follow and not self._found_any and time.monotonic() < self._listed_at + self._poll_seconds:
             raise NothingYet
-        self._began_round, self._found_any, self._listed_at = True, False, time.monotonic()
         if self._mode in ("reread", "refuse"):
-            # Listed twice: what is stored while this round reads is left to the next, or an object that appears
-            # behind the place where the round is would be missed. A time of this machine would not do as a limit:
-            # its clock is another one, and positions would differ after a restart.
-            newest = max((info.modified for info in self._list(None)), default=0)
-            self._round = self._round.following(newest)
+            self._round = self._round.following(self._find_newest())
+        self._began_round, self._found_any, self._listed_at = True, False, time.monotonic()
         return self._list(self._last if self._mode == "new-only" else None)
+
+    def _find_newest(self) -> int:
+        """Return the latest time in the store. Raises NothingYet while objects with that time may still be stored.
+
+        Listed twice: what is stored while a round reads is left to the next, or an object that appears behind the
+        place where the round is would be missed. A time of this machine would not do as a limit: its clock is
+        another one, and positions would differ after a restart.
+        """
+        if self._unsettled is None:
+            newest, crowd = self._count_newest()
+            # A quarter: more of them may be stored before the second listing.
+            if newest <= self._round.ceiling or (self._mode == "reread" and crowd <= RECENT_MAX // 4):
+                return newest
+            # Too many to remember each: an object that is stored now, with the same time, would pass for one of them.
+            wait = _TICK_SECONDS if newest % _SECOND else 1 + _TICK_SECONDS
+            self._unsettled = newest, time.monotonic() + wait
+        newest, settled_at = self._unsettled
+        if time.monotonic() < settled_at:
+            raise NothingYet
+        self._unsettled = None
+        return newest
+
+    def _count_newest(self) -> tuple[int, int]:
+        """Return the latest time in the store, and how many objects were stored in its second."""
+        newest, crowd = 0, 0
+        for info in self._list(None):
+            second, last = info.modified // _SECOND, newest // _SECOND
+            crowd = 1 if second > last else crowd + (second == last)
+            newest = max(newest, info.modified)
+        return newest, crowd
 
     def _end(self) -> None:
         if not self._listed_any:

@@ -31,6 +31,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     - "reread": every object that was stored after those that were read, whatever its name; also one that was read
       and is replaced, which is read from its start. Stores tell that by the time of an object. Objects that were
       read in the last hour, up to 256, are remembered, so that a late one, such as a slow upload, is not missed.
+      Where more objects are stored in an hour and uploads in parts are slow, use `after`, which misses none.
     - "new-only": objects that are listed after the last one that was read. For names that grow, such as dates. The
       cheapest for many objects: the others are not even listed.
     - "refuse": the same, but an object that is stored later and listed before is an error, so that none is missed.
@@ -57,6 +58,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
     @property
     def gives(self) -> Any:
         return {"lines": bytes, "auto": Any, "opencdc": Any}.get(self.options.format, dict)
+
+    @property
+    def endless(self) -> bool:
+        return self.options.follow
 
     @property
     def repeatable(self) -> bool:  # type: ignore[override]

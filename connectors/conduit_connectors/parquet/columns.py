@@ -1,11 +1,16 @@
 """The columns of a folder of Parquet files: declared, noted from earlier files, or taken from the first records."""
 
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from conduit_connectors.column_policy import check_new_column, new_fields
+from conduit_connectors.file.disk import sync_path
 from conduit_py.sdk import Batch, FatalError
 from conduit_py.sdk.arrow import NoCommonSchema, infer_schema
 
@@ -56,6 +61,20 @@ def columns_of(batch: Batch) -> pa.Schema | None:
     return None
 
 
+def add_columns(batch: Batch, schema: pa.Schema) -> tuple[pa.Schema, dict[str, str]]:
+    """Return the schema with columns for the fields that have none, and why some fields get none."""
+    unfit: dict[str, str] = {}
+    for name, kind in new_fields(batch, set(schema.names)).items():
+        try:
+            found = _dense(check_new_column(name, kind, schema.names))
+            if _is_unknown(found):
+                raise ValueError(f"its value has no type yet, {found}")
+            schema = check_schema(schema.append(pa.field(name, found)))
+        except (ValueError, FatalError) as error:
+            unfit[name] = f"the field {name!r} gets no column: {error}"
+    return schema, unfit
+
+
 def _known(schema: pa.Schema) -> pa.Schema | None:
     fields = [pa.field(field.name, _dense(field.type)) for field in schema if not _is_unknown(field.type)]
     return check_schema(pa.schema(fields)) if fields else None
@@ -86,12 +105,29 @@ def check_schema(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
-def decode_schema(content: bytes | None) -> pa.Schema | None:
-    """Return the columns that earlier files of the dataset have; None if there is no note of them."""
+def load_schema(path: Path) -> pa.Schema | None:
+    """Return the columns that earlier files of the folder have; None if there is no note of them."""
+    try:
+        return decode_schema(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return None
+
+
+def decode_schema(content: bytes | None, place: str = "_conduit/schema") -> pa.Schema | None:
+    """Return the columns of such a note; None if there is none. Raises FatalError for one that is damaged."""
     if content is None:
         return None
     try:
         return pa.ipc.read_schema(pa.py_buffer(content))
     except (pa.ArrowException, OSError) as error:
         hint = "delete it; the columns are then those of the next records"
-        raise FatalError(f"_conduit/schema does not hold the columns of the files: {error}", suggestion=hint) from error
+        raise FatalError(f"{place} does not hold the columns of the files: {error}", suggestion=hint) from error
+
+
+def store_schema(path: Path, schema: pa.Schema) -> None:
+    """Note the columns durably, so that a later run writes the same."""
+    draft: Any = path.with_name(f"{path.name}-{os.getpid()}")
+    draft.write_bytes(schema.serialize().to_pybytes())
+    sync_path(draft)
+    draft.replace(path)
+    sync_path(path.parent)

@@ -15,8 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from conduit_connectors.postgres.pgoutput import RowValues, UnchangedValue
-from conduit_py.sdk import FieldType, RecordRefused, decode_json
+from conduit_py.sdk import DuplicateKeys, FieldType, decode_json
 
 SESSION_SETTINGS: Final[Mapping[str, str]] = {
     "DateStyle": "ISO, YMD",
@@ -38,46 +37,6 @@ class ColumnType(msgspec.Struct, frozen=True):
     plain: bool = True
     """False if the type is not a text type and its values are text all the same."""
     field: FieldType = "unknown"
-
-
-class DecodedRow(msgspec.Struct, gc=False):
-    """The values of a row by column. `kept` has the types of those that stayed text."""
-
-    values: dict[str, Any]
-    unchanged: list[str]
-    kept: dict[str, str]
-
-
-class ColumnDecoder:
-    """Reads the rows of one shape."""
-
-    def __init__(self, columns: Sequence[tuple[str, ColumnType]]) -> None:
-        self.names = tuple(name for name, _ in columns)
-        self._columns = [(name, kind.decode, kind.name) for name, kind in columns]
-        self._always = {name: kind.name for name, kind in columns if not kind.plain}
-
-    def decode(self, row: RowValues) -> DecodedRow:
-        """Return the values. Raises ValueError if their number is wrong or one is not UTF-8."""
-        values: dict[str, Any] = {}
-        unchanged: list[str] = []
-        kept = self._always
-        for (name, decode, type_name), raw in zip(self._columns, row, strict=True):
-            if raw is None:
-                values[name] = None
-            elif isinstance(raw, UnchangedValue):
-                unchanged.append(name)
-            else:
-                text = raw.decode()
-                try:
-                    values[name] = decode(text)
-                except _NOT_HELD:
-                    # Invariant 12: a value that Python cannot hold is never rounded. It stays what the server sent.
-                    values[name] = text
-                    kept = kept | {name: type_name}
-        return DecodedRow(values, unchanged, kept)
-
-
-_NOT_HELD = (ValueError, ArithmeticError, LookupError, RecordRefused, msgspec.MsgspecError)
 
 
 def decode_boolean(text: str) -> bool:
@@ -119,9 +78,18 @@ def decode_json_value(text: str) -> Any:
 
     A single value stays text: null would be the same as no value, and a string the same as its JSON text.
     """
+    return _exact_json(text, "refuse")
+
+
+def decode_jsonb_value(text: str) -> Any:
+    """Do the same for the other type, in which the server has removed repeated keys."""
+    return _exact_json(text, "last")
+
+
+def _exact_json(text: str, duplicate_keys: DuplicateKeys) -> Any:
     if text.lstrip()[:1] not in ("{", "["):
         raise ValueError("a single value")
-    value = decode_json(text)
+    value = decode_json(text, duplicate_keys=duplicate_keys)
     if _FRACTION.search(text):
         _FLOATS_DECODER.decode(text)
     return value
@@ -237,7 +205,7 @@ _BUILT_IN: dict[int, tuple[str, Decode, FieldType]] = {
     1266: ("time with time zone", decode_time, "time"),
     1700: ("numeric", Decimal, "decimal"),
     2950: ("uuid", UUID, "uuid"),
-    3802: ("jsonb", decode_json_value, "json"),
+    3802: ("jsonb", decode_jsonb_value, "json"),
 }
 BUILT_IN: Final[Mapping[int, ColumnType]] = {
     oid: ColumnType(name, decode, field=field) for oid, (name, decode, field) in _BUILT_IN.items()

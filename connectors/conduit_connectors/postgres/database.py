@@ -47,10 +47,16 @@ class PostgresDatabase(SqlDatabase):
     }
     alters: ClassVar[bool] = True
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        """Take over a connection that commits every statement."""
+        self._connection = connection
+
+    @classmethod
+    def at(cls, url: str) -> "PostgresDatabase":
+        """Connect to an address."""
         parse_url(url)
         try:
-            self._connection = psycopg.connect(url, autocommit=True, application_name="conduit-py")
+            return cls(psycopg.connect(url, autocommit=True, application_name="conduit-py"))
         except psycopg.OperationalError as error:
             raise connection_error(error) from error
 
@@ -92,7 +98,7 @@ class PostgresDatabase(SqlDatabase):
         return {name: parse_type(text) for name, text in self.rows(sql, (super().quoted(table),))}
 
     def accepts(self, value: Any, column: ColumnType) -> bool:
-        self.run("SAVEPOINT conduit_probe")
+        self.set_savepoint("conduit_probe")
         try:
             self.rows(f"SELECT CAST(%s AS {column.name.replace('%', '%%')})", (value,))
         except (NotThisRow, StatementRefused) as error:
@@ -101,8 +107,8 @@ class PostgresDatabase(SqlDatabase):
                 raise
             return False
         finally:
-            self.run("ROLLBACK TO SAVEPOINT conduit_probe")
-            self.run("RELEASE SAVEPOINT conduit_probe")
+            self.roll_back_to("conduit_probe")
+            self.release_savepoint("conduit_probe")
         return True
 
     def add_column(self, table: str, name: str, kind: str) -> None:
@@ -220,6 +226,9 @@ def _translate(error: psycopg.Error | UnicodeEncodeError) -> Exception:
     suggestion = "check the table and the rights of the user"
     if isinstance(error, _OF_THE_STATEMENT) and error.sqlstate:
         return StatementRefused(f"PostgreSQL: {one_line(error)}", suggestion=suggestion)
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        suggestion = "a long transaction holds the table: end it, or alter the table yourself"
+        return TransientError(f"PostgreSQL: {one_line(error)}", suggestion=suggestion)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return TransientError(f"PostgreSQL: {one_line(error)}", suggestion="check the server and the connection to it")
     return FatalError(f"PostgreSQL: {one_line(error)}", suggestion=suggestion)

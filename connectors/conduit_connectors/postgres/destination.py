@@ -10,7 +10,7 @@ from conduit_connectors.postgres.copy_in import CopyEncoder, CopyText, copy_in
 from conduit_connectors.postgres.database import PostgresDatabase
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
-from conduit_connectors.sql.row import NameRules, RowEncoder, TableArguments, TableOptions
+from conduit_connectors.sql.row import NameRules, TableArguments, TableOptions
 from conduit_connectors.sql.table_writer import TableWriter
 from conduit_py import sdk
 from conduit_py.sdk import Batch, PieceRefused
@@ -39,7 +39,6 @@ class Destination(SqlDestination[DestinationOptions], sdk.PreparingDestination[D
     are sent as text, which PostgreSQL reads as the type of the column; objects and lists as JSON.
     """
 
-    bytes_type: ClassVar[str] = "BYTEA"
     names: ClassVar[NameRules] = NameRules(columns_max=1600, reserved=("pg_", "information_schema"), bytes_max=63)
     _copying: CopyEncoder | None = None
 
@@ -47,11 +46,11 @@ class Destination(SqlDestination[DestinationOptions], sdk.PreparingDestination[D
         super().__init__(**options)
 
     def connect(self) -> PostgresDatabase:
-        return PostgresDatabase(self.options.url.get_secret_value())
+        return PostgresDatabase.at(self.options.url.get_secret_value())
 
     def prepare(self, batch: Batch) -> dict[int, str]:
         if self._copying is None:
-            self._copying = CopyEncoder(RowEncoder(self.options, self.names, int_max=self.int_max, finite=self.finite))
+            self._copying = CopyEncoder(self.make_encoder())
         return self._copying.add(batch)
 
     def prepared(self) -> bytes:

@@ -5,7 +5,7 @@ import msgspec
 from conduit_connectors.numbering import unreadable_position
 from conduit_connectors.postgres.replication import format_lsn, parse_lsn
 
-_VERSION = 1
+VERSION = 1
 
 
 class TableProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -62,14 +62,14 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def at(cls, system: str, lsn: int, snapshot: tuple[TableProgress, ...]) -> "SourcePosition":
-        return cls(system, format_lsn(lsn), None, 0, snapshot, _VERSION)
+        return cls(system, format_lsn(lsn), None, 0, snapshot, VERSION)
 
     @classmethod
     def within(
         cls, system: str, lsn: str, index: int, part: int, snapshot: tuple[TableProgress, ...]
     ) -> "SourcePosition":
         """Return a position inside of the transaction whose commit is at `lsn`."""
-        return cls(system, lsn, index, part, snapshot, _VERSION)
+        return cls(system, lsn, index, part, snapshot, VERSION)
 
     def with_request(self, request: TableProgress) -> "SourcePosition":
         """Return the same place with one more table to read."""
@@ -81,7 +81,7 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             found = _DECODER.decode(position)
             parse_lsn(found.lsn)
-            if found.version != _VERSION:
+            if found.version != VERSION:
                 raise ValueError(f"version {found.version}")
         except (msgspec.DecodeError, ValueError) as error:
             raise unreadable_position(position, error) from error

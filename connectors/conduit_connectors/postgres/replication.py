@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from conduit_connectors.postgres.pgoutput import Message, MessageMalformed, parse_message
+from conduit_connectors.postgres.pgoutput import BeginMessage, CommitMessage, Message, MessageMalformed, parse_message
 from conduit_connectors.postgres.session import DatabaseSession, quote_name, quote_text
 from conduit_py.sdk import FatalError
 
@@ -31,6 +31,8 @@ class ReplicationStream:
 
     def __init__(self, session: DatabaseSession) -> None:
         self._session = session
+        self.take = session.take_data
+        """Returns the next frame that is here already, or None."""
 
     @classmethod
     async def start(cls, session: DatabaseSession, slot: str, publication: str, lsn: int) -> "ReplicationStream":
@@ -46,11 +48,9 @@ class ReplicationStream:
         await session.start_copy(f"START_REPLICATION SLOT {quote_name(slot)} LOGICAL {format_lsn(lsn)} ({written})")
         return cls(session)
 
-    def take(self) -> Message | Keepalive | None:
-        """Return the next message that is here already. FatalError if it is malformed."""
-        data = self._session.take_data()
-        if data is None:
-            return None
+    @staticmethod
+    def parse(data: bytes) -> Message | Keepalive:
+        """Parse a frame. FatalError if it is malformed."""
         try:
             return parse_frame(data)
         except MessageMalformed as wrong:
@@ -89,6 +89,22 @@ def parse_frame(data: bytes) -> Message | Keepalive:
         name = "XLogData" if kind == b"w" else "Keepalive"
         raise MessageMalformed(f"{name} of {len(data)} bytes: {short}") from None
     raise MessageMalformed(f"an unknown frame {kind!r} of {len(data)} bytes")
+
+
+def read_begin(frame: bytes) -> BeginMessage | None:
+    """Return the same as `parse_frame` for the start of a transaction, in a tenth of the time; None for others."""
+    found = frame.startswith(b"w") and frame[25:26] == b"B" and len(frame) == _BEGIN.size
+    return BeginMessage(*_BEGIN.unpack(frame)) if found else None
+
+
+def read_commit(frame: bytes) -> CommitMessage | None:
+    """Return the same as `parse_frame` for the end of a transaction, in a tenth of the time; None for others."""
+    found = frame.startswith(b"w") and frame[25:27] == b"C\0" and len(frame) == _COMMIT.size
+    return CommitMessage(*_COMMIT.unpack(frame)) if found else None
+
+
+_BEGIN = Struct("!26xQqI")
+_COMMIT = Struct("!27xQQq")
 
 
 def format_lsn(lsn: int) -> str:

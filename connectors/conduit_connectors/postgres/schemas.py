@@ -1,14 +1,13 @@
 """TypeCatalog and TableShape: how the rows of a table are read, and the schema that its records have."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
+from conduit_connectors.change_queue import make_schema
 from conduit_connectors.postgres.catalog import read_type_names, read_types
-from conduit_connectors.postgres.column_values import CatalogType, ColumnDecoder, type_of
+from conduit_connectors.postgres.column_values import CatalogType, type_of
+from conduit_connectors.postgres.row_decoder import ColumnDecoder
 from conduit_connectors.postgres.session import DatabaseSession
-from conduit_py.sdk import CollectionSchema, SchemaField, metadata
+from conduit_py.sdk import SchemaField
 
 ColumnShape = tuple[str, int, int]
 """The name of a column, the number of its type, and the modifier: 12 and 2 of numeric(12,2) in one number."""
@@ -59,10 +58,7 @@ class TableShape:
             )
             for (name, kind), (_, oid, modifier) in zip(kinds, columns, strict=True)
         )
-        # The same fields have the same version in every run.
-        version = hashlib.sha256(msgspec.json.encode(fields)).hexdigest()[:16]
-        self.schema = CollectionSchema(collection, version, fields)
-        self.metadata = {metadata.COLLECTION: collection, metadata.PAYLOAD_SCHEMA_VERSION: version}
+        self.schema = make_schema(collection, fields)
 
 
 def _base_of(oid: int, modifier: int, types: Mapping[int, CatalogType]) -> tuple[int, int]:

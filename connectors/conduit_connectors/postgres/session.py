@@ -100,6 +100,10 @@ class DatabaseSession:
         """Return the next piece of the stream if it is here already. Raises StatementFailed if the stream ended."""
         try:
             size, data = self._connection.get_copy_data(1)
+            if size == 0:
+                # The client library reads some kilobytes at a time. More may be here, and need no wait.
+                self._connection.consume_input()
+                size, data = self._connection.get_copy_data(1)
             if size > 0:
                 return bytes(data)
             if size == 0:

@@ -14,14 +14,14 @@ import trio
 from msgspec.structs import replace
 
 from conduit_connectors.postgres.catalog import PublishedTable, read_tables
-from conduit_connectors.postgres.changes import PublishedRelation, RowKey, describe_row, key_of
+from conduit_connectors.postgres.changes import Change, PublishedRelation, RowKey, snapshot_change
 from conduit_connectors.postgres.pgoutput import UNCHANGED, LogicalMessage, RowValues
-from conduit_connectors.postgres.position import TableProgress, add_request
+from conduit_connectors.postgres.position import SourcePosition, TableProgress, add_request
 from conduit_connectors.postgres.publication import give_up_request
 from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, quote_name
 from conduit_connectors.postgres.snapshot_request import check_condition
-from conduit_py.sdk import CollectionSchema, FatalError, Operation, Payload, Record, SnapshotRefused, TransientError
+from conduit_py.sdk import FatalError, SnapshotRefused, TransientError
 
 PREFIX = "conduit-py"
 """The prefix of our messages in the log of the server."""
@@ -29,15 +29,9 @@ _VISIBLE_SECONDS = 0.05
 _UNDEFINED_COLUMN = "42703"
 
 
-class SnapshotRow(msgspec.Struct):
-    """A record of a table, and the progress of the snapshot when it is given."""
+class SelectedChunk(msgspec.Struct):
+    """Rows of a table, without those that the stream has changed since."""
 
-    record: Record
-    progress: tuple[TableProgress, ...]
-    schema: CollectionSchema
-
-
-class _Chunk(msgspec.Struct):
     table: PublishedTable
     shape: TableShape
     """How its rows are read: made when they were selected, because types may change before the watermark."""
@@ -57,16 +51,17 @@ class Snapshot:
         self._publication = publication
         self._oids = oids
         self._chunk_size = chunk_size
-        self._chunk: _Chunk | None = None
+        self.chunk: SelectedChunk | None = None
+        """What was selected last, until its watermark arrives."""
 
     @property
     def needs_chunk(self) -> bool:
-        return bool(self.progress) and self._chunk is None
+        return bool(self.progress) and self.chunk is None
 
     def add_request(self, request: TableProgress, oid: int) -> None:
         """Read one more table, after the others."""
         self._oids[request.table] = oid
-        self.progress = add_request(self.progress, request, begun=self._chunk is not None)
+        self.progress = add_request(self.progress, request, begun=self.chunk is not None)
 
     async def select_chunk(self, session: DatabaseSession, types: TypeCatalog, delivered: Collection[int]) -> None:
         """Select the next chunk and write its watermark. `delivered` are the transactions last seen in the stream."""
@@ -97,7 +92,7 @@ class Snapshot:
         # Without an end, a table that grows as fast as it is read would never be read to its end.
         self.progress = (replace(todo, until=until), *self.progress[1:])
         shape = types.table_shape(table.collection, found.columns, table.key)
-        self._chunk = _Chunk(table, shape, rows, watermark.encode(), last)
+        self.chunk = SelectedChunk(table, shape, rows, watermark.encode(), last)
 
     async def _select(
         self, session: DatabaseSession, table: PublishedTable, todo: TableProgress, delivered: Collection[int]
@@ -133,22 +128,22 @@ class Snapshot:
 
     def drop(self, relation: PublishedRelation, row: RowValues) -> None:
         """Leave a row out of the chunk, because the stream has a change of it."""
-        chunk = self._chunk
+        chunk = self.chunk
         if chunk is None or relation.oid != chunk.table.oid:
             return
         key = relation.key_values(row, chunk.table.key)
         if key is None:
             # The change says too little to find the row, so the whole chunk is selected again.
-            self._chunk = None
+            self.chunk = None
         elif key in chunk.rows and UNCHANGED in row:
             self._complete(chunk, key, relation, row)
         else:
             chunk.rows.pop(key, None)
 
-    def _complete(self, chunk: _Chunk, key: RowKey, relation: PublishedRelation, row: RowValues) -> None:
+    def _complete(self, chunk: SelectedChunk, key: RowKey, relation: PublishedRelation, row: RowValues) -> None:
         """Keep the changed row with the large values of the chunk: the stream has it without them."""
         if sorted(relation.columns) != sorted(chunk.shape.columns):
-            self._chunk = None
+            self.chunk = None
             return
         sent = dict(zip(relation.columns, row, strict=True))
         # What no change since the selection has sent is as it was then.
@@ -157,24 +152,24 @@ class Snapshot:
 
     def truncate(self, oid: int) -> None:
         """Leave all rows of a table out of the chunk."""
-        if self._chunk is not None and oid == self._chunk.table.oid:
-            self._chunk.rows.clear()
+        if self.chunk is not None and oid == self.chunk.table.oid:
+            self.chunk.rows.clear()
 
-    def finish_chunk(self, message: LogicalMessage) -> list[SnapshotRow]:
-        """Return the rows of the chunk if this message is its watermark."""
-        chunk = self._chunk
+    def finish_chunk(self, message: LogicalMessage, system: str, lsn: int) -> list[Change]:
+        """Return the rows of the chunk if this message is its watermark. Their place in the log is `lsn`."""
+        chunk = self.chunk
         if chunk is None or message.prefix != PREFIX or message.content != chunk.watermark:
             return []
-        self._chunk = None
+        self.chunk = None
         todo, *rest = self.progress
         after = tuple(rest) if chunk.last is None else (replace(todo, key=_texts(chunk.last)), *rest)
         self.progress = after
-        given: list[SnapshotRow] = []
+        given: list[Change] = []
         for key, row in chunk.rows.items():
-            progress = (replace(todo, key=_texts(key)), *rest)
-            given.append(SnapshotRow(_snapshot_record(chunk.table, chunk.shape, row), progress, chunk.shape.schema))
+            at = SourcePosition.at(system, lsn, (replace(todo, key=_texts(key)), *rest))
+            given.append(snapshot_change(chunk.shape, chunk.table.key, row, at))
         if given:
-            given[-1].progress = after
+            given[-1].position = replace(given[-1].position, snapshot=after)
         return given
 
 
@@ -230,12 +225,6 @@ def sees_transactions(visible: bytes, xids: Collection[int]) -> bool:
         if (xid - xmin) % 2**32 < 2**31 and xid in in_progress:
             return False
     return True
-
-
-def _snapshot_record(table: PublishedTable, shape: TableShape, values: RowValues) -> Record:
-    row = shape.decoder.decode(values)
-    about = shape.metadata | describe_row(row)
-    return Record(b"", Operation.SNAPSHOT, about, key_of(row.values, table.key), Payload(after=row.values))
 
 
 def _texts(key: RowKey) -> tuple[str, ...]:

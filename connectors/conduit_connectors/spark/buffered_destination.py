@@ -109,7 +109,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
         if self.options.payload == "envelope":
             return Envelopes()
         columns = self.options.columns
-        return Fields(parse_schema(columns) if columns is not None else None, self.options.drift)
+        return Fields(parse_schema(columns) if columns is not None else None, self.options)
 
     def _prepare(self, session: "SparkSession") -> None:
         """Check what is there already. Called by `open`, when rows can be made."""

@@ -139,7 +139,7 @@ class Destination(
     def equip(self, equipment: bytes) -> None:
         schema = pa.ipc.read_schema(pa.py_buffer(equipment))
         fields = self.options.payload == "fields"
-        self._prepared = ParquetRows(Fields(schema, self.options.drift) if fields else Envelopes())
+        self._prepared = ParquetRows(Fields(schema, self.options) if fields else Envelopes())
 
     def prepare(self, batch: Batch) -> dict[int, str]:
         assert self._prepared is not None, "equipped"

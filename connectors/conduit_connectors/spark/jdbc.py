@@ -120,7 +120,7 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
             from pyspark.sql.pandas.types import to_arrow_schema
 
             there = session.read.format("jdbc").options(**self._spark_options(options.table)).load()
-            maker = Fields(to_arrow_schema(there.schema, timezone="UTC"), options.drift)
+            maker = Fields(to_arrow_schema(there.schema, timezone="UTC"), options)
         return ChangeRows(self._check_key(maker), options.key) if options.key else maker
 
     def _check_key(self, maker: RowMaker) -> Fields:

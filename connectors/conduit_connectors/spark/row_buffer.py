@@ -7,6 +7,14 @@ import msgspec
 import pyarrow as pa
 from pydantic import Field
 
+from conduit_connectors.column_policy import (
+    DEPRECATED,
+    OLD_SPELLING,
+    OnNewField,
+    OnType,
+    PolicyArguments,
+    PolicyOptions,
+)
 from conduit_connectors.spark.rows import Drift
 from conduit_py.sdk import Batch, MessageId
 from conduit_py.sdk.spark import SparkArguments, SparkOptions
@@ -15,8 +23,13 @@ QUIET = 0.1
 """The part of `delay_seconds` after which a job starts if nothing more comes."""
 
 
-class BufferOptions(SparkOptions):
+class BufferOptions(SparkOptions, PolicyOptions):
     """How records become rows, and how many of them make a Spark job."""
+
+    impossible = {  # noqa: RUF012 - a ClassVar of the base
+        ("on_new_field", "add"): "a Spark destination does not alter what it writes to: its columns stay as they are",
+        ("on_type", "widen"): "a Spark destination does not alter what it writes to: its types stay as they are",
+    }
 
     payload: Literal["fields", "envelope"] = Field(
         default="fields", description='"fields": those of payload.after are the columns; "envelope": whole records'
@@ -24,9 +37,19 @@ class BufferOptions(SparkOptions):
     columns: str | None = Field(
         default=None, description='as in SQL: "id BIGINT, name STRING"; None: the first records decide'
     )
-    drift: Drift = Field(
+    on_new_field: OnNewField = Field(
         default="refuse",
-        description='a record that does not fit: "refuse" it, "ignore" its unknown fields, or "stop" the run',
+        description='a field that has no column: "refuse" the record, or "ignore" the field. "add" is not possible',
+    )
+    on_type: OnType = Field(
+        default="refuse",
+        description='a value that its column does not hold: "refuse" the record, or "text": a column of text gets it as'
+        ' text, others refuse the record. "widen" is not possible',
+    )
+    drift: Drift | None = Field(
+        default=None,
+        description=f'{OLD_SPELLING}. "stop" ends the run at a record that does not fit',
+        json_schema_extra=DEPRECATED,
     )
     rows_max: int = Field(default=16_384, ge=1, description="a job begins when so many records are gathered")
     bytes_max: int = Field(default=32 << 20, ge=1, description="or so many bytes")
@@ -34,13 +57,17 @@ class BufferOptions(SparkOptions):
         default=5.0, gt=0, description="or so long after the first; a tenth of it if nothing more comes"
     )
 
+    @property
+    def old_spelling(self) -> str | None:
+        return self.drift
 
-class BufferArguments(SparkArguments, total=False):
+
+class BufferArguments(SparkArguments, PolicyArguments, total=False):
     """BufferOptions as a caller writes them, for editors and type checkers."""
 
     payload: Literal["fields", "envelope"]
     columns: str | None
-    drift: Literal["refuse", "ignore", "stop"]
+    drift: Drift | None
     rows_max: int
     bytes_max: int
     delay_seconds: float

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 
+from conduit_connectors.column_policy import PolicyOptions, with_texts
 from conduit_py.sdk import Data, FatalError, Record, RecordRefused, Structured, encode_json
 from conduit_py.sdk.arrow import ARROW_ERRORS, FittedRows, fit_to_schema
 
@@ -139,9 +140,10 @@ class Envelopes:
 class Fields:
     """The fields of `payload.after` as columns. Without a schema, the first records that come decide what it is."""
 
-    def __init__(self, schema: pa.Schema | None, drift: Drift) -> None:
+    def __init__(self, schema: pa.Schema | None, policy: PolicyOptions) -> None:
         self.schema = schema
-        self._drift = drift
+        self._more, self._texts = policy.ignores_new_fields, policy.on_type == "text"
+        self._stops = policy.old_spelling == "stop"
 
     def rows(self, records: Sequence[Record], source: str) -> FittedRows:
         data = [record.payload.after for record in records]
@@ -156,10 +158,10 @@ class Fields:
     def fit(self, rows: list[Structured]) -> FittedRows:
         """Rows as columns of the schema; those that do not fit are refused, or end the run."""
         made = self._fit_rows(rows)
-        if made.refused and self._drift == "stop":
+        if made.refused and self._stops:
             raise FatalError(
                 f"a record does not fit the schema: {next(iter(made.refused.values()))}",
-                suggestion='declare it in `schema`, or let drift="refuse" dead-letter such records',
+                suggestion='declare it in `columns`, or leave out drift="stop", and such records are dead letters',
             )
         return made
 
@@ -169,7 +171,7 @@ class Fields:
         if self.schema is None:
             unknown = dict.fromkeys(range(len(rows)), "no type fits its fields")
             return FittedRows(pa.RecordBatch.from_pylist([], pa.schema([])), [], unknown)
-        return fit_to_schema(rows, self.schema, more=self._drift == "ignore")
+        return fit_to_schema(with_texts(rows, self.schema) if self._texts else rows, self.schema, more=self._more)
 
 
 def frame_of(session: "SparkSession", rows: pa.RecordBatch) -> "DataFrame":

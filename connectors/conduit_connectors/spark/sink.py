@@ -67,7 +67,7 @@ class Sink(BufferedDestination[SinkOptions]):
         maker = super()._row_maker(session)
         if self.options.table is None or not isinstance(maker, Fields) or maker.schema is not None:
             return maker
-        return Fields(_schema_of(session, self.options.table), self.options.drift)
+        return Fields(_schema_of(session, self.options.table), self.options)
 
     def _stage(self, session: "SparkSession", load: Load, number: int) -> None:
         """A sink has no staging: `_publish` writes one load after the other."""

@@ -83,6 +83,10 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def endless(self) -> bool:
+        return self.options.mode in ("incremental", "stream") and not self.options.available_now
+
     def open(self, position: bytes | None) -> None:
         at = self._decode(position) if position is not None else None
         self._stopping = threading.Event()

@@ -14,7 +14,7 @@ class CheckpointTable:
 
     name: ClassVar[str] = "conduit_checkpoint"
 
-    def __init__(self, database: SqlDatabase, place: str, bytes_type: str) -> None:
+    def __init__(self, database: SqlDatabase, place: str) -> None:
         self._database = database
         self._place = place
         self._owner = ""
@@ -22,18 +22,19 @@ class CheckpointTable:
         mark = database.mark
         self._mine = f"owner = {mark} AND place = {mark}"
         try:
-            self._create(bytes_type)
+            self._create()
         except (NotThisRow, StatementRefused):
             # PostgreSQL refuses a table that another pipeline creates at the same moment. Now it is there.
-            self._create(bytes_type)
+            self._create()
 
-    def _create(self, bytes_type: str) -> None:
-        key = self._database.key_type
+    def _create(self) -> None:
+        key, number, data = self._database.key_type, self._database.number_type, self._database.types["bytes"]
         with self._database.transaction():
-            self._database.run(
-                f"CREATE TABLE IF NOT EXISTS {self.name} (owner {key} NOT NULL, place {key} NOT NULL, "
-                f"fence BIGINT NOT NULL, begun BIGINT NOT NULL, applied_fence BIGINT NOT NULL, "
-                f"applied BIGINT NOT NULL, changes {bytes_type}, PRIMARY KEY (owner, place))"
+            self._database.create_missing(
+                self.name,
+                f"owner {key} NOT NULL, place {key} NOT NULL, fence {number} NOT NULL, begun {number} NOT NULL, "
+                f"applied_fence {number} NOT NULL, applied {number} NOT NULL, changes {data}, "
+                "PRIMARY KEY (owner, place)",
             )
 
     def claim(self, owner: str, fence: int) -> bytes | None:
@@ -41,11 +42,8 @@ class CheckpointTable:
         self._owner, self._fence = owner, fence
         mark = self._database.mark
         with self._database.transaction():
-            self._database.run(
-                f"INSERT INTO {self.name} VALUES ({', '.join([mark] * 3)}, 0, 0, 0, NULL) "
-                f"{self._database.keep_existing}",
-                (owner, self._place, fence),
-            )
+            insert = f"INSERT INTO {self.name} VALUES ({', '.join([mark] * 3)}, 0, 0, 0, NULL)"
+            self._database.insert_missing(insert, (owner, self._place, fence))
             sql = f"UPDATE {self.name} SET fence = {mark} WHERE {self._mine} AND fence <= {mark}"
             if not self._database.run(sql, (fence, *self._key, fence)):
                 raise self._fenced()

@@ -130,6 +130,16 @@ def _fit_of_number(kind: str, column: ColumnType, *, typed: bool) -> Fit | None:
     return _ASK if family == "json" and kind == "decimal" else NEVER
 
 
+def number_fit(column: ColumnType) -> Fit:
+    """Return when a column of numbers holds a text, for a database that rounds what it has no room for."""
+    fit = _fit_of_number("decimal", column, typed=False)
+
+    def holds(value: Any) -> bool:
+        return _NUMBER.fullmatch(value) is not None and (fit is None or fit.holds is None or fit.holds(value))
+
+    return Fit(holds, silent=True)
+
+
 def _fit_of_number_in_integers(kind: str, limit: int, *, typed: bool) -> Fit | None:
     if kind == "wide":
         return NEVER

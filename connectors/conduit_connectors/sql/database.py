@@ -30,6 +30,8 @@ class SqlDatabase(ABC):
     """The type of a column for each kind of value."""
     key_type: ClassVar[str] = "TEXT"
     """The type of a text that is part of a key of our own."""
+    number_type: ClassVar[str] = "BIGINT"
+    """The type of a number in a table of our own."""
     keep_existing: ClassVar[str] = "ON CONFLICT (owner, place) DO NOTHING"
     """The clause with which an insert into our own table leaves a row with the same key alone."""
     wider_types: ClassVar[Mapping[str, str]] = {}
@@ -73,17 +75,49 @@ class SqlDatabase(ABC):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit what the block does. If it raises, roll everything back."""
-        self.run(self.begin)
+        self.start()
         try:
             yield
         except BaseException:
-            self.run("ROLLBACK")
+            self.roll_back()
             raise
+        self.commit()
+
+    def start(self) -> None:
+        """Begin a transaction."""
+        self.run(self.begin)
+
+    def commit(self) -> None:
+        """Commit the transaction, so that it survives a crash."""
         self.run("COMMIT")
+
+    def roll_back(self) -> None:
+        """Undo the transaction."""
+        self.run("ROLLBACK")
+
+    def set_savepoint(self, name: str) -> None:
+        """Begin a part of the transaction that can be undone by itself. Parts may be inside of others."""
+        self.run(f"SAVEPOINT {name}")
+
+    def roll_back_to(self, name: str) -> None:
+        """Undo what was done since the savepoint, which remains. Works after an error of a statement too."""
+        self.run(f"ROLLBACK TO SAVEPOINT {name}")
+
+    def release_savepoint(self, name: str) -> None:
+        """Forget a savepoint: what was done since then belongs to the part around it."""
+        self.run(f"RELEASE SAVEPOINT {name}")
 
     def quoted(self, name: str) -> str:
         """Quote a name for SQL; a dot separates schema and table."""
         return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+    def create_missing(self, table: str, definition: str) -> None:
+        """Create a table of our own, unless it exists."""
+        self.run(f"CREATE TABLE IF NOT EXISTS {table} ({definition})")
+
+    def insert_missing(self, insert: str, values: Sequence[Any]) -> None:
+        """Run an insert into a table of our own that leaves a row with the same key alone."""
+        self.run(f"{insert} {self.keep_existing}", values)
 
     def create_table(self, row: TableRow) -> None:
         columns = [
@@ -136,6 +170,14 @@ class SqlDatabase(ABC):
         if not row.keys:
             return insert
         return f"{insert} {self.replacing(row)}"
+
+    def write_rows(self, rows: Sequence[TableRow]) -> None:
+        """Write rows of the same shape. Raises NotThisRow if one of them is refused."""
+        self.run_many(self.statement(rows[0]), [row.values for row in rows])
+
+    def write_row(self, row: TableRow) -> int:
+        """Write one row and return how many rows of the table it changed. Raises NotThisRow if it is refused."""
+        return self.run(self.statement(row), self.parameters(row))
 
     def parameters(self, row: TableRow) -> Sequence[Any]:
         """Return the values of a row in the order of the parameters of its statement."""

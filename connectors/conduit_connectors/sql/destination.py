@@ -27,7 +27,7 @@ class StagedRows(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SqlDestination(sdk.TransactionalDestination[OptionsT]):
-    """The base of the SQLite, PostgreSQL and MySQL destinations. At-least-once, every `write` is a transaction.
+    """The base of all destinations that write tables of a database. At-least-once, every `write` is a transaction.
 
     As the home of an exactly-once pipeline the transaction stays open until `commit`. A further destination, and
     one of a source whose work is shared, stages instead: `write` tries the rows in a transaction that is rolled
@@ -35,7 +35,6 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
     No lock outlives a call, so others may write to the same tables.
     """
 
-    bytes_type: ClassVar[str]
     names: ClassVar[NameRules]
     int_max: ClassVar[int | None] = None
     finite: ClassVar[bool] = False
@@ -50,10 +49,20 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
     def connect(self) -> SqlDatabase:
         """Open a connection that nothing else uses."""
 
+    @classmethod
+    def encoder_for(cls, options: TableOptions) -> RowEncoder:
+        """Return what turns records into rows of such a database."""
+        return RowEncoder(options, cls.names, int_max=cls.int_max, finite=cls.finite)
+
+    def make_encoder(self) -> RowEncoder:
+        """Return what turns records into rows of this database."""
+        return self.encoder_for(self.options)
+
     def open(self) -> None:
         self._database = self.connect()
-        self._rows = RowEncoder(self.options, self.names, int_max=self.int_max, finite=self.finite)
+        self._rows = self.make_encoder()
         self._writing = TableWriter(self._database, self.options)
+        self.drift_count = self._writing.drift
         self._checkpoint: CheckpointTable | None = None
         self._fence = 0
         self._staged: list[TableRow] | None = None
@@ -64,7 +73,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._check_policies(self._database)
 
     def claim(self, owner: str, fence: int) -> bytes | None:
-        self._checkpoint = CheckpointTable(self._db, self.options.table or "", self.bytes_type)
+        self._checkpoint = CheckpointTable(self._db, self.options.table or "")
         self._fence = fence
         return self._checkpoint.claim(owner, fence)
 
@@ -148,7 +157,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         assert self._checkpoint is not None, "claimed"
         self._start()
         self._checkpoint.commit(changes)
-        self._db.run("COMMIT")
+        self._db.commit()
         self._under_way = False
 
     def _tried(self, before: Sequence[TableRow], rows: Mapping[int, TableRow]) -> dict[int, str]:
@@ -182,7 +191,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         # With a connection of its own: it is called when another worker has died, perhaps in the middle of our write.
         database = self.connect()
         try:
-            checkpoint = CheckpointTable(database, self.options.table or "", self.bytes_type)
+            checkpoint = CheckpointTable(database, self.options.table or "")
             if not checkpoint.switch_to(owner):
                 return False
             self._show(database, checkpoint, TableWriter(database, self.options), intent)
@@ -212,13 +221,13 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
 
     def _start(self) -> None:
         if not self._under_way:
-            self._db.run(self._db.begin)
+            self._db.start()
             self._under_way = True
             self._changes = self._writing.changes
 
     def _undo(self) -> None:
         if self._under_way:
-            self._db.run("ROLLBACK")
+            self._db.roll_back()
             if self._writing.changes != self._changes:
                 self._writing.forget()
             self._under_way = False

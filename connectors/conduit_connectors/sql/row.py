@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -146,6 +146,9 @@ _JSON_COLUMNS = ("key", "operation", "metadata", "payload")
 class RowEncoder:
     """Turns records into rows. `int_max` bounds integers; `finite` refuses NaN and infinity."""
 
+    kind_of: ClassVar[Any] = staticmethod(kind_of)
+    """Returns the kind of a value, by which columns are created and checked."""
+
     def __init__(self, options: TableOptions, names: NameRules, *, int_max: int | None, finite: bool) -> None:
         self._options = options
         self._names = names
@@ -188,7 +191,7 @@ class RowEncoder:
             self._names.check(table, columns)
             self._checked = (table, columns)
         values = tuple([self._plain(name, value) for name, value in fields.items()])
-        kinds = tuple([kind_of(value) for value in fields.values()])
+        kinds = tuple([self.kind_of(value) for value in fields.values()])
         if not upsert or gone or self._options.layout == "json":
             return TableRow(table, columns, values, keys, gone, kinds)
         unchanged = unchanged_fields(record, fields)

@@ -196,15 +196,15 @@ class TableFitter:
     def _altering(self, what: str) -> Iterator[None]:
         """Count a change of a table. If it fails, undo it, and raise NotThisRow with what could not be done."""
         # PostgreSQL ends a transaction at its first error, so whatever a hostile name may break has a savepoint.
-        self._database.run("SAVEPOINT conduit_table")
+        self._database.set_savepoint("conduit_table")
         try:
             yield
         except (NotThisRow, StatementRefused) as error:
-            self._database.run("ROLLBACK TO SAVEPOINT conduit_table")
-            self._database.run("RELEASE SAVEPOINT conduit_table")
+            self._database.roll_back_to("conduit_table")
+            self._database.release_savepoint("conduit_table")
             reason = error.message if isinstance(error, StatementRefused) else error
             raise NotThisRow(f"{what}: {reason}") from error
-        self._database.run("RELEASE SAVEPOINT conduit_table")
+        self._database.release_savepoint("conduit_table")
         self.changes += 1
 
     def _find_table(self, rows: Sequence[TableRow]) -> bool:
@@ -215,18 +215,18 @@ class TableFitter:
         first = rows[0]
         if first.table in self._tables:
             return True
-        self._database.run("SAVEPOINT conduit_table")
+        self._database.set_savepoint("conduit_table")
         try:
             found = bool(self._read_table(first.table))
             if not found and not self._options.create:
                 raise no_table(first.table)
         except (NotThisRow, StatementRefused) as error:
-            self._database.run("ROLLBACK TO SAVEPOINT conduit_table")
-            self._database.run("RELEASE SAVEPOINT conduit_table")
+            self._database.roll_back_to("conduit_table")
+            self._database.release_savepoint("conduit_table")
             if isinstance(error, StatementRefused) and self._options.table is None:
                 raise NotThisRow(error.message) from error
             raise
-        self._database.run("RELEASE SAVEPOINT conduit_table")
+        self._database.release_savepoint("conduit_table")
         if not found and not (first.gone or first.truncate or first.unchanged):
             found = self._create_table(rows)
         if not found:

@@ -7,6 +7,7 @@ from conduit_connectors.sql.column_fit import ColumnType
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_connectors.sql.row import TableOptions, TableRow, group_rows
 from conduit_connectors.sql.table_fitter import IndexedRows, TableFitter, missing_row
+from conduit_py.sdk import DriftCount
 
 _logger = logging.getLogger(__name__)
 
@@ -24,6 +25,11 @@ class TableWriter:
     def changes(self) -> int:
         """How often a table was created or altered."""
         return self._fitter.changes
+
+    @property
+    def drift(self) -> DriftCount:
+        """Counts the values that are left out."""
+        return self._fitter.ignored.drift
 
     def report_ignored(self) -> None:
         """Log how many values were left out because their fields have no column, if any."""
@@ -61,59 +67,59 @@ class TableWriter:
 
     def _write(self, group: IndexedRows) -> dict[int, str]:
         first = group[0][1]
-        database, sql = self._database, self._database.statement(first)
-        database.run("SAVEPOINT conduit")
+        database = self._database
+        database.set_savepoint("conduit")
         try:
             if first.unchanged:
                 # Each by itself: whether there was a row to change must be known of each.
                 refused = self._write_each(group)
             else:
-                database.run_many(sql, [row.values for _, row in group])
+                database.write_rows([row for _, row in group])
                 refused = {}
         except NotThisRow:
-            database.run("ROLLBACK TO SAVEPOINT conduit")
+            database.roll_back_to("conduit")
             refused = self._write_each(group)
         except StatementRefused as error:
-            database.run("ROLLBACK TO SAVEPOINT conduit")
+            database.roll_back_to("conduit")
             # A table that changed while we write is nothing that the record did.
             unchanged = set(database.columns(first.table)) == self._fitter.columns(first.table)
             if not (self._names_are_the_records and unchanged):
                 raise
             refused = {index: error.message for index, _ in group}
-        database.run("RELEASE SAVEPOINT conduit")
+        database.release_savepoint("conduit")
         return refused
 
     def _write_each(self, group: IndexedRows) -> dict[int, str]:
         refused: dict[int, str] = {}
         changes = self._fitter.changes
         for index, row in group:
-            self._database.run("SAVEPOINT conduit_row")
+            self._database.set_savepoint("conduit_row")
             try:
                 # A row before this one may have changed the table.
                 self._write_row(row if self._fitter.changes == changes else self._fitter.fit_row(row))
             except NotThisRow as error:
-                self._database.run("ROLLBACK TO SAVEPOINT conduit_row")
+                self._database.roll_back_to("conduit_row")
                 if self._fitter.changes != changes:
                     # What the row changed in its table is undone with it.
                     self._fitter.forget(row.table)
                 refused[index] = str(error)
-            self._database.run("RELEASE SAVEPOINT conduit_row")
+            self._database.release_savepoint("conduit_row")
         return refused
 
     def _write_row(self, row: TableRow) -> None:
-        self._database.run("SAVEPOINT conduit_value")
+        self._database.set_savepoint("conduit_value")
         try:
             self._run(row)
         except NotThisRow:
-            self._database.run("ROLLBACK TO SAVEPOINT conduit_value")
+            self._database.roll_back_to("conduit_value")
             again = self._fitter.refit(row)
             if again is None:
                 raise
             self._run(again)
-        self._database.run("RELEASE SAVEPOINT conduit_value")
+        self._database.release_savepoint("conduit_value")
 
     def _run(self, row: TableRow) -> None:
-        changed = self._database.run(self._database.statement(row), self._database.parameters(row))
+        changed = self._database.write_row(row)
         if not row.unchanged or changed:
             return
         if row.required:

@@ -5,7 +5,7 @@ import ssl
 from typing import Any, Final
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import msgspec
 import trio
 
@@ -48,8 +48,8 @@ class RegistryClient:
             headers["Authorization"] = f"Bearer {options.token.get_secret_value()}"
         auth = None
         if options.username is not None and options.password is not None:
-            auth = httpx.BasicAuth(options.username, options.password.get_secret_value())
-        self._http = httpx.AsyncClient(
+            auth = httpx2.BasicAuth(options.username, options.password.get_secret_value())
+        self._http = httpx2.AsyncClient(
             headers=headers, auth=auth, verify=_tls(options), timeout=options.timeout_seconds, trust_env=False
         )
 
@@ -146,7 +146,7 @@ class RegistryClient:
                             raise SchemaUnusable(f"the registry's answer has more than {ANSWER_SIZE_MAX} bytes")
         except trio.TooSlowError:
             raise self._unavailable(f"did not answer within {self._options.timeout_seconds:g} s") from None
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             if (untrusted := _certificate_error(error)) is not None:
                 raise FatalError(
                     f"the certificate of {self._options.url} is not trusted: {untrusted.verify_message}",

@@ -22,7 +22,17 @@ from conduit_processors.schema.shape import (
     shape_of_collection,
     shape_of_value,
 )
-from conduit_py.sdk import Batch, CollectionSchema, FatalError, Processor, Record, RecordRefused, Result, metadata
+from conduit_py.sdk import (
+    Batch,
+    CollectionSchema,
+    DriftCount,
+    FatalError,
+    Processor,
+    Record,
+    RecordRefused,
+    Result,
+    metadata,
+)
 from conduit_py.sdk.template import FieldPath, kind_of, option_error
 
 log = logging.getLogger("conduit_py.schema")
@@ -88,6 +98,7 @@ class Validate(Processor[ValidateOptions]):
 
     def open(self) -> None:
         self._get = self.options.field.get
+        self.drift_count = self._drift = DriftCount()
         self._changes: dict[str, None] = {}
         self._collections: dict[str, _Baseline] = {}
         self._file: _Baseline | None = None
@@ -154,6 +165,7 @@ class Validate(Processor[ValidateOptions]):
         announced: CollectionSchema | None,
         drift: list[str],
     ) -> None:
+        self._drift.count += 1
         policy, text = self.options.on_drift, "; ".join(drift[:_SHOWN_MAX])
         what = f"{self.options.field} drifts from its schema: {text}"
         for each in drift:

@@ -52,6 +52,7 @@ function Why({ pipeline, live }) {
     return html`<span class="why" data-kind="error" title=${error.message}>${error.message}</span>`;
   }
   if (pipeline.definition) return html`<span class="why" data-kind="warning" title=${pipeline.definition.message}>${pipeline.definition.message}</span>`;
+  if (status === "waiting") return html`<time class="why" datetime=${iso(pipeline.next_run)}>next run ${moment(pipeline.next_run)}</time>`;
   if (live && progress?.blocked_on) return html`<span class="why" title=${progress.blocked_on}>${progress.blocked_on}</span>`;
   return null;
 }

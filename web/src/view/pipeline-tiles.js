@@ -1,5 +1,5 @@
 /** PipelineTiles: a pipeline in eight numbers. */
-import { count, duration, exact, rate } from "../format.js";
+import { count, duration, exact, moment, rate } from "../format.js";
 import { html } from "../html.js";
 import { recording } from "../live.js";
 import { Tile } from "./tile.js";
@@ -20,7 +20,9 @@ export function PipelineTiles({ seen }) {
     <${Tile} name="Filtered" value=${count(progress.filtered)} title=${exact(progress.filtered)} />
     <${Tile} name="Dead letters" value=${count(progress.dead_letters)} kind=${progress.dead_letters ? "warn" : null} title=${exact(progress.dead_letters)} />
     <${Tile} name="Recoveries" value=${count(progress.recoveries)} kind=${progress.recoveries ? "warn" : null} />
-    <${Tile} name="Runs for" value=${duration(Math.floor(progress.elapsed_seconds) || progress.elapsed_seconds)} />
+    ${pipeline.status === "waiting"
+      ? html`<${Tile} name="Next run" value=${moment(pipeline.next_run)} title=${progress.blocked_on} />`
+      : html`<${Tile} name="Runs for" value=${duration(Math.floor(progress.elapsed_seconds) || progress.elapsed_seconds)} />`}
   </dl>`;
 }
 

@@ -18,7 +18,7 @@ export function Positions({ pipeline }) {
     get(address).then((answer) => setState({ ...answer, error: null }), (error) => setState({ positions: null, error }));
   }, [address]);
   useEffect(load, [load, pipeline.status]);
-  const running = ["running", "recovering", "stopping"].includes(pipeline.status);
+  const running = ["running", "recovering", "stopping", "waiting"].includes(pipeline.status);
   const change = async (doing, said) => {
     try {
       setState({ ...(await doing()), error: null });

@@ -2,7 +2,7 @@
 import { html } from "../html.js";
 
 /** Those that need somebody come first. */
-export const STATUSES = ["degraded", "recovering", "stopping", "running", "created", "stopped", "completed"];
+export const STATUSES = ["degraded", "recovering", "stopping", "running", "waiting", "created", "stopped", "completed"];
 
 export function Status({ status, by = null }) {
   return html`<span class="status" data-status=${status}>${status}${status === "stopped" && by ? html` <small>by ${by}</small>` : ""}</span>`;

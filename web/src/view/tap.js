@@ -25,7 +25,7 @@ export function Tap({ pipeline, node }) {
 function LiveTap({ pipeline, node }) {
   const [on, setOn] = useState(false);
   const [perSecond, setPerSecond] = useState(RATES[1]);
-  const { exhibits, missed, state, clear } = useTap(on, pipeline.id, node.id, perSecond);
+  const { exhibits, schemas, missed, state, clear } = useTap(on, pipeline.id, node.id, perSecond);
   useKeys({ t: () => allowed() && setOn((was) => !was) }, []);
   return html`<section class="tap" aria-label="Record tap">
     <header>
@@ -39,10 +39,24 @@ function LiveTap({ pipeline, node }) {
     ${state.phase === "refused" && html`<${RequestFault} error=${state.error} />`}
     <p class="tap-state" role="status">${stateText(on, state, exhibits.length, pipeline.status)}</p>
     ${missed > 0 && html`<p class="tap-dropped">${plural(missed, "record")} passed by unseen: the tap shows samples and never slows the pipeline.</p>`}
+    ${schemas.map((schema) => html`<${SourceSchema} key=${schema.collection} schema=${schema} />`)}
     <ol class="exhibits" aria-label="Tapped records, newest first">
       ${exhibits.map(({ key, exhibit }, i) => html`<${Exhibit} key=${key} exhibit=${exhibit} open=${i === 0} />`)}
     </ol>
   </section>`;
+}
+
+/** The fields of a collection as its source announced them. */
+function SourceSchema({ schema }) {
+  return html`<details class="source-schema">
+    <summary>Schema of <b>${schema.collection}</b>, version ${schema.version}: ${plural(schema.fields.length, "field")}</summary>
+    <table>
+      <thead><tr><th>Field</th><th>Type</th><th>In the source</th><th></th></tr></thead>
+      <tbody>${schema.fields.map(({ name, type, native, key, nullable }) => html`<tr>
+        <td>${name}</td><td>${type}</td><td>${native}</td><td>${[key && "key", nullable === false && "not null"].filter(Boolean).join(", ")}</td>
+      </tr>`)}</tbody>
+    </table>
+  </details>`;
 }
 
 function stateText(on, state, shown, status) {
@@ -59,19 +73,21 @@ function eventOf(data) {
 /** The newest records first, at most `KEPT`; a new node or rate begins anew. */
 function useTap(on, pipeline, node, perSecond) {
   const [exhibits, setExhibits] = useState([]);
+  const [schemas, setSchemas] = useState([]);
   const [missed, setMissed] = useState(0);
   const [state, setState] = useState({ phase: "off" });
   const number = useRef(0);
-  const clear = () => (setExhibits([]), setMissed(0));
+  const clear = () => (setExhibits([]), setSchemas([]), setMissed(0));
   useEffect(() => {
     if (!on) return undefined;
     clear();
     const show = (name, data) => {
+      if (data.source_schema) setSchemas((before) => [data.source_schema, ...before.filter(({ collection }) => collection !== data.source_schema.collection)].slice(0, KEPT));
       if (name === "record") setExhibits((before) => [{ key: ++number.current, exhibit: data }, ...before].slice(0, KEPT));
       setMissed((before) => before + (name === "record" ? data.skipped : data.count));
     };
     const stream = follow(`${path("pipelines", pipeline, "nodes", node, "tap")}?rate=${perSecond}`, { onEvent: show, onState: setState, parse: eventOf });
     return () => (stream.close(), setState({ phase: "off" }));
   }, [on, pipeline, node, perSecond]);
-  return { exhibits, missed, state, clear };
+  return { exhibits, schemas, missed, state, clear };
 }

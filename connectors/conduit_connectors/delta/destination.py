@@ -1,4 +1,4 @@
-"""The Delta connector: appends rows to a Delta Lake table, without Spark and without Java."""
+"""The Delta destination: appends rows to a Delta Lake table, without Spark and without Java."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Literal, Required, TypedDict, Unpack
+from typing import ClassVar, Required, Unpack
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -18,11 +18,18 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
+from conduit_connectors.column_policy import (
+    OnType,
+    PolicyArguments,
+    PolicyOptions,
+    check_new_column,
+    explain,
+    new_fields,
+)
 from conduit_connectors.ignored_fields import IgnoredFields
 from conduit_connectors.table_rows import fit_batch
 from conduit_py import sdk
-from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
-from conduit_py.sdk.arrow import ARROW_ERRORS
+from conduit_py.sdk import AckMode, Batch, FatalError, Fenced, TransientError
 
 _DENIED = re.compile(
     "<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied)</Code>"
@@ -31,8 +38,12 @@ _DENIED = re.compile(
 """What object stores answer to wrong keys, and what deltalake makes of it. No name of a partition can have a `<`."""
 
 
-class DestinationOptions(sdk.Options):
+class DestinationOptions(PolicyOptions):
     """Options of the Delta destination."""
+
+    impossible = {  # noqa: RUF012 - a ClassVar of the base
+        ("on_type", "widen"): "a Delta table gets another type for a column only by writing all of its files again"
+    }
 
     path: str = Field(min_length=1, description='the table: a folder, or a URL such as "s3://bucket/orders"')
     columns: dict[str, str] | None = Field(
@@ -41,9 +52,10 @@ class DestinationOptions(sdk.Options):
         description='to create a table that is missing: its columns in Delta\'s types, {"id": "long", "at": "date"}',
     )
     partition_by: list[str] = Field(default=[], description="columns by which a table that is created is partitioned")
-    on_new_field: Literal["refuse", "add", "ignore"] = Field(
+    on_type: OnType = Field(
         default="refuse",
-        description='a field that has no column: "refuse" the record, "add" the column, or "ignore" the field',
+        description='a value that its column does not hold: "refuse" the record, or "text": a column of text gets it as'
+        ' text, others refuse the record. "widen" is not possible',
     )
     storage: dict[str, SecretStr] = Field(
         default={}, description="options of the object store, such as its region and keys"
@@ -51,13 +63,12 @@ class DestinationOptions(sdk.Options):
     rows_max: int = Field(default=100_000, ge=1, description="how many rows a file gets at most")
 
 
-class DestinationArguments(TypedDict, total=False):
+class DestinationArguments(PolicyArguments, total=False):
     """DestinationOptions as a caller writes them, for editors and type checkers."""
 
     path: Required[str]
     columns: Mapping[str, str] | None
     partition_by: Sequence[str]
-    on_new_field: Literal["refuse", "add", "ignore"]
     storage: Mapping[str, str | SecretStr]
     rows_max: int
 
@@ -90,20 +101,31 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def open(self) -> None:
         self._storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             self._table = self._open_table()
             self._schema = pa.schema(self._table.schema())
             self._files = pafs.PyFileSystem(DeltaStorageHandler(self._table.table_uri, self._storage))
         self._rows: list[pa.Table] = []
         self._staged: list[str] = []
         self._ignored = IgnoredFields()
+        self.drift_count = self._ignored.drift
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
             self.apply(intent)
+        with table_errors(self.options.path):
+            self._table.update_incremental()
+            applied = self._table.transaction_version(f"conduit-py/{owner}")
+        if applied is not None and applied >> 32 > fence:
+            # What it writes would count as applied before, and be passed over.
+            raise Fenced(
+                f"{self.options.path} has a newer run of pipeline {owner!r} than this one, which has fence {fence}: "
+                "another process runs it, or the state directory is not the one that was used before",
+                suggestion="run a pipeline in one place at a time, always with the same state directory",
+            )
         # A hash: the id of a pipeline may have characters that file systems refuse.
         folder = f"_conduit/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             for file in self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
                 # Some object stores list the folder itself too.
                 if (stage := _STAGED.fullmatch(file.base_name)) and int(stage[1]) <= fence:
@@ -114,12 +136,12 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def write(self, batch: Batch) -> dict[int, str]:
         unfit = self._add_columns(batch) if self.options.on_new_field == "add" else {}
-        if self.options.on_new_field == "ignore":
-            self._count_ignored(batch)
-        rows, refused = fit_batch(batch, self._schema, more=self.options.on_new_field == "ignore")
-        for index in refused if unfit else ():
-            row = batch.payloads[index]
-            refused[index] = next((why for name, why in unfit.items() if name in (row or ())), refused[index])
+        if self.options.ignores_new_fields and self._ignored is not None:
+            self._ignored.count(batch, self._schema.names, self.options.path)
+        rows, refused = fit_batch(
+            batch, self._schema, more=self.options.ignores_new_fields, texts=self.options.on_type == "text"
+        )
+        explain(refused, unfit, batch)
         if rows is not None:
             self._rows.append(rows)
         if self._application is not None and sum(rows.num_rows for rows in self._rows) >= self.options.rows_max:
@@ -142,7 +164,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def apply(self, intent: bytes) -> None:
         stage = msgspec.json.decode(intent, type=StagedCommit)
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             self._table.update_incremental()
             if (self._table.transaction_version(stage.application) or -1) < stage.version:
                 # In their own types: they may have columns that the table is about to get.
@@ -179,7 +201,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         if not rows:
             return
         name = f"{self._folder}/{self._fence:012d}-{self._count:09d}-{len(self._staged):06d}.parquet"
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             pq.write_table(_concat(rows), name, filesystem=self._files)
             self._settle([name])
         self._staged.append(name)
@@ -189,10 +211,10 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
         The first values decide its type.
         """
-        new = _new_fields(batch, set(self._schema.names))
+        new = new_fields(batch, set(self._schema.names))
         if not new:
             return {}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             # Others may have added it meanwhile.
             self._table.update_incremental()
             there = pa.schema(self._table.schema())
@@ -207,21 +229,10 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                 unfit[name] = f"the field {name!r} gets no column: {error}"
         return unfit
 
-    def _count_ignored(self, batch: Batch) -> None:
-        known = set(self._schema.names)
-        if batch.table is not None and known.issuperset(batch.table.column_names):
-            return
-        assert self._ignored is not None, "opened"
-        for row in batch.payloads:
-            if isinstance(row, dict) and not known.issuperset(row):
-                for name, value in row.items():
-                    if name not in known and value is not None:
-                        self._ignored.add(self.options.path, name)
-
     def _append(self, rows: pa.Table, transaction: Transaction | None) -> None:
         properties = CommitProperties(app_transactions=[transaction]) if transaction is not None else None
         more = {*rows.column_names} - {field.name for field in self._table.schema().fields}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             write_deltalake(
                 self._table,
                 rows,
@@ -254,38 +265,11 @@ def _concat(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="default")
 
 
-def _new_fields(batch: Batch, known: set[str]) -> dict[str, pa.DataType | None]:
-    """Return the fields that have no column and are not null, with their types; None for values without one."""
-    if batch.table is not None:
-        columns = {name: batch.table.column(name) for name in batch.table.column_names if name not in known}
-        return {name: column.type for name, column in columns.items() if column.null_count < len(column)}
-    found: dict[str, pa.DataType | None] = {}
-    for row in batch.payloads:
-        if isinstance(row, dict) and not known.issuperset(row):
-            for name, value in row.items():
-                if name not in known and name not in found and value is not None:
-                    found[name] = _type_of(value)
-    return found
-
-
-def _type_of(value: object) -> pa.DataType | None:
-    try:
-        return pa.infer_type([value])
-    except ARROW_ERRORS:
-        return None
-
-
 def _delta_field(name: str, kind: pa.DataType | None, taken: Sequence[str]) -> pa.Field:
     """Return the column for a field, in the type that Delta has for it. Raises ValueError if it can have none."""
-    if kind is None:
-        raise ValueError("Arrow has no type for its value")
-    if not isinstance(name, str) or not name or _NO_COLUMN.search(name):
+    if isinstance(name, str) and _NO_COLUMN.search(name):
         raise ValueError("no column of a Delta table can have this name")
-    for other in taken:
-        if other.lower() == name.lower():
-            raise ValueError(f"its name and that of the column {other!r} differ only in case")
-    if pa.types.is_decimal(kind):
-        kind = pa.decimal128(38, kind.scale)
+    kind = check_new_column(name, kind, taken)
     try:
         [field] = pa.schema(Schema.from_arrow(pa.schema([pa.field(name, kind)])))
     except Exception as error:  # a boundary: the library raises nothing more special for a type that Delta lacks
@@ -293,7 +277,7 @@ def _delta_field(name: str, kind: pa.DataType | None, taken: Sequence[str]) -> p
     return field
 
 
-_NO_COLUMN = re.compile("[ ,;{}()\n\t=\0\ud800-\udfff]")
+_NO_COLUMN = re.compile("[ ,;{}()\n\t=]")
 """What the names of columns in Delta tables cannot have."""
 
 
@@ -324,7 +308,7 @@ def _parse_columns(columns: dict[str, str]) -> Schema:
 
 
 @contextmanager
-def _errors(path: str) -> Iterator[None]:
+def table_errors(path: str) -> Iterator[None]:
     """Raise errors of the store as TransientError, those of the table as FatalError."""
     try:
         yield

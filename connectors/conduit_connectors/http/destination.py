@@ -1,0 +1,236 @@
+"""The HTTP destination: sends records to an API, one by one or several in a request."""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import ClassVar, Final, Literal, Required, Unpack
+
+import httpx2
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from conduit_connectors.http.client import AnswerTooLarge, GuardedClient, HttpReply, place
+from conduit_connectors.http.connection_options import ConnectionArguments, ConnectionOptions, check_url
+from conduit_connectors.http.credentials import Credentials, make_client
+from conduit_connectors.http.guard import AddressRefused
+from conduit_connectors.http.pacing import RequestPace, is_transient, send_with_retries
+from conduit_connectors.http.url_template import UrlTemplate, check_template
+from conduit_py.sdk import (
+    AckMode,
+    Batch,
+    DestinationConnector,
+    FatalError,
+    Record,
+    RecordRefused,
+    TransientError,
+    WriteGuarantee,
+    encode_json,
+)
+from conduit_py.sdk.template import FieldPath, option_error
+
+Grouping = Literal["record", "array", "lines"]
+Method = Literal["POST", "PUT", "PATCH", "DELETE"]
+_CONTENT_TYPES: Final = {
+    "record": "application/json",
+    "array": "application/json",
+    "lines": "application/x-ndjson",
+}
+
+
+class DestinationOptions(ConnectionOptions):
+    """Where records are sent, and in which form."""
+
+    url: str = Field(description="where to send; {parts} of the path or the query come from the record")
+    url_parts: dict[str, FieldPath] = Field(
+        default={}, validate_default=True, description="the field for each part of the URL, such as id: .Key.id"
+    )
+    method: Method = Field(default="POST", description="the method of the requests")
+    batch: Grouping = Field(
+        default="record", description="one record in a request, or several: as a JSON array or as JSON lines"
+    )
+    batch_records_max: int = Field(default=500, ge=1, description="the most records in a request")
+    batch_bytes_max: int = Field(default=1024 * 1024, ge=1, description="about the most bytes in a request")
+    body: Literal["payload", "record"] = Field(
+        default="payload", description="what is sent: `payload.after`, or the whole record in its JSON form"
+    )
+    content_type: str | None = Field(default=None, description="the content type, if not that of JSON or JSON lines")
+    idempotency_header: str | None = Field(
+        default="Idempotency-Key", pattern=r"^[A-Za-z0-9-]+$", description="the header with the delivery key"
+    )
+    honours_key: bool = Field(
+        default=False, description="whether the server ignores a request whose key it has seen: then nothing is doubled"
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        return url if "{" in url else check_url(url)
+
+    @field_validator("url_parts")
+    @classmethod
+    def _check_parts(cls, parts: dict[str, FieldPath], info: ValidationInfo) -> dict[str, FieldPath]:
+        if "url" in info.data:
+            check_url(check_template(info.data["url"], parts).replace("{", "").replace("}", ""))
+        return parts
+
+    @model_validator(mode="after")
+    def _check_grouping(self) -> "DestinationOptions":
+        if self.batch != "record" and self.url_parts:
+            raise option_error('has url_parts, which need batch="record": records of one request have one URL')
+        if self.honours_key and (self.batch != "record" or self.idempotency_header is None):
+            raise option_error(
+                'has honours_key, which needs batch="record" and an idempotency_header',
+                "the records of a request may be others after a restart, so only a key for each record is the same",
+            )
+        return self
+
+
+class DestinationArguments(ConnectionArguments, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    url: Required[str]
+    url_parts: dict[str, str | FieldPath]
+    method: Method
+    batch: Grouping
+    batch_records_max: int
+    batch_bytes_max: int
+    body: Literal["payload", "record"]
+    content_type: str | None
+    idempotency_header: str | None
+    honours_key: bool
+
+
+class Destination(DestinationConnector[DestinationOptions]):
+    """Sends each record, or several together, in order. At-least-once: after a crash records may be sent again.
+
+    With `honours_key=True` each record arrives once, if the server ignores a request whose `Idempotency-Key` it has
+    seen: the key of a record is the same after every restart. A record is refused if the answer is 4xx, except 401,
+    408, 425 and 429. A request with several records that is answered so is divided until the refused ones are found;
+    the others are sent. Everything else is tried again, and stops the pipeline in the end.
+    """
+
+    acks = AckMode.WRITE
+    requires: ClassVar = {"httpx2": "httpx2"}
+
+    _client: GuardedClient | None = None
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
+
+    @property
+    def guarantee(self) -> WriteGuarantee:  # type: ignore[override]
+        # Only the operator knows what the server does with the key.
+        honoured = self._options is not None and self.options.honours_key
+        return WriteGuarantee.IDEMPOTENT if honoured else WriteGuarantee.AT_LEAST_ONCE
+
+    async def open(self) -> None:
+        options = self.options
+        self._template = UrlTemplate(options.url, options.url_parts)
+        self._client = make_client(options, options.url.replace("{", "").replace("}", ""))
+        self._credentials = Credentials(options, self._client)
+        self._pace = RequestPace(options.requests_per_second)
+        self._rng = random.Random()
+
+    async def write(self, batch: Batch) -> dict[int, str] | None:
+        refused: dict[int, str] = {}
+        bodies: dict[int, bytes] = {}
+        for index, record in enumerate(batch):
+            try:
+                bodies[index] = self._encode(record)
+            except RecordRefused as error:
+                refused[index] = error.message
+        for indices in self._groups(bodies):
+            await self._send(batch, indices, bodies, refused)
+        return refused or None
+
+    def _encode(self, record: Record) -> bytes:
+        if self.options.body == "record":
+            return record.to_json()
+        after = record.payload.after
+        if after is None:
+            raise RecordRefused('has no payload to send (body="record" sends whole records)')
+        if isinstance(after, bytes):
+            if self.options.batch != "record":
+                raise RecordRefused('is raw bytes, which only batch="record" can send')
+            return after
+        return encode_json(after)
+
+    def _groups(self, bodies: dict[int, bytes]) -> list[list[int]]:
+        """Return the indices of the records of each request."""
+        options = self.options
+        groups: list[list[int]] = []
+        size = 0
+        for index, body in bodies.items():
+            full = (
+                not groups or len(groups[-1]) >= options.batch_records_max or size + len(body) > options.batch_bytes_max
+            )
+            if options.batch == "record" or full:
+                groups.append([])
+                size = 0
+            groups[-1].append(index)
+            size += len(body)
+        return groups
+
+    async def _send(
+        self, batch: Batch, indices: Sequence[int], bodies: dict[int, bytes], refused: dict[int, str]
+    ) -> None:
+        """Send these records in one request. One that is refused is divided, until the refused records are found."""
+        try:
+            url = self._template.render(batch.record(indices[0]))
+        except RecordRefused as error:
+            refused[indices[0]] = error.message
+            return
+        reply = await self._request(url, self._headers(batch, indices), self._body([bodies[each] for each in indices]))
+        if 200 <= reply.status < 300:
+            return
+        if is_transient(reply.status):
+            raise TransientError(f"{place(url)} answers {reply.status} {reply.excerpt!r}")
+        if reply.status == 401 or reply.status < 400:
+            raise self._unusable(url, reply)
+        if len(indices) == 1:
+            refused[indices[0]] = f"the server answers {reply.status} {reply.excerpt!r}"
+            return
+        middle = len(indices) // 2
+        await self._send(batch, indices[:middle], bodies, refused)
+        await self._send(batch, indices[middle:], bodies, refused)
+
+    def _headers(self, batch: Batch, indices: Sequence[int]) -> dict[str, str]:
+        options = self.options
+        headers = {"content-type": options.content_type or _CONTENT_TYPES[options.batch]}
+        headers |= {name: value.get_secret_value() for name, value in options.headers.items()}
+        if options.idempotency_header is not None:
+            keys = [batch.delivery_key(index) for index in indices]
+            key = keys[0] if options.batch == "record" else hashlib.blake2b(b"".join(keys), digest_size=16).digest()
+            headers[options.idempotency_header] = key.hex()
+        return headers
+
+    def _body(self, bodies: Sequence[bytes]) -> bytes:
+        if self.options.batch == "array":
+            return b"[" + b",".join(bodies) + b"]"
+        return b"\n".join(bodies) + b"\n" if self.options.batch == "lines" else bodies[0]
+
+    async def _request(self, url: httpx2.URL, headers: dict[str, str], body: bytes) -> HttpReply:
+        async def attempt() -> HttpReply:
+            assert self._client is not None
+            allowed = headers | await self._credentials.headers()
+            try:
+                return await self._client.send(self.options.method, url, allowed, body)
+            except (AddressRefused, AnswerTooLarge) as error:
+                raise FatalError(f"{place(url)}: {error}", suggestion="check url and response_size_max") from error
+
+        reply = await send_with_retries(
+            attempt, place(url), retries=self.options.retries, pace=self._pace, rng=self._rng
+        )
+        return await attempt() if reply.status == 401 and self._credentials.reject() else reply
+
+    def _unusable(self, url: httpx2.URL, reply: HttpReply) -> FatalError:
+        if reply.status == 401:
+            return FatalError(f"{place(url)} answers 401 {reply.excerpt!r}", suggestion="check the credentials")
+        # Not followed: most clients would turn a POST into a GET, and the record would be lost.
+        where = reply.headers.get("location", "")[:200]
+        return FatalError(
+            f"{place(url)} answers {reply.status}, a redirect to {where!r}", suggestion="write that address as `url`"
+        )
+
+    async def teardown(self) -> None:
+        if self._client is not None:
+            await self._client.close()

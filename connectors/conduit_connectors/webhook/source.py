@@ -1,0 +1,231 @@
+"""The webhook source: a request is answered 2xx when its records are durable, and not before."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Unpack
+
+import msgspec
+import trio
+
+from conduit_connectors.webhook.delivered_keys import DeliveredKeys, hash_key, number_of
+from conduit_connectors.webhook.listener import Listener
+from conduit_connectors.webhook.signature import signature_error
+from conduit_connectors.webhook.source_options import SourceArguments, SourceOptions
+from conduit_py.sdk import (
+    EndOfSource,
+    EndpointSource,
+    FatalError,
+    HttpAnswer,
+    HttpRequest,
+    Record,
+    RecordRefused,
+    decode_json,
+)
+
+RETRY_SECONDS = "5"
+ITEMS_MAX = 1000
+"""The most records of one request: an array of a few megabytes could have a million."""
+
+
+class Source(EndpointSource[SourceOptions]):
+    """The records that clients send with POST, in the order of their arrival.
+
+    A request is answered 200 when all its records are durable: delivered to all destinations, or kept as dead letters,
+    and the position saved. Until then it waits. If the pipeline stops or fails, and after `answer_seconds`, it is
+    answered 503, and the sender has to send it again. So nothing is lost that was answered 200.
+
+    At-least-once: a sender that got no answer repeats. With `key_header` or `key_path`, repeats are dropped: the names
+    of the last `keys_max` records are committed with the position, so each record arrives once in an exactly-once
+    pipeline, across restarts too, if the sender repeats it before so many others were sent.
+    """
+
+    repeatable = False
+
+    _reason = "is not open"
+    """Why it takes no requests; empty while it does."""
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
+
+    @property
+    def gives(self) -> Any:
+        return bytes if self.options.body == "raw" else dict[str, Any]
+
+    @property
+    def drops_repeats(self) -> bool:  # type: ignore[override]
+        return self._options is not None and (self.options.key_header or self.options.key_path) is not None
+
+    async def open(self, position: bytes | None) -> None:
+        options = self.options
+        if options.listen is None and not self.has_server:
+            raise FatalError(
+                "no server passes requests on to this source",
+                suggestion='run it with `conduit-py serve`, or give the source a port: listen="127.0.0.1:8081"',
+            )
+        self._keys = DeliveredKeys(options.keys_max, position, keyed=self.drops_repeats)
+        self._number = 0 if position is None else number_of(position)
+        self._durable = self._number
+        self._ready: deque[Record] = deque()
+        self._arrival = trio.Event()
+        self._in_flight: deque[tuple[int, bytes | None]] = deque()
+        self._numbers: dict[bytes, int] = {}
+        """The numbers of records that are in flight, by their keys."""
+        self._waiting: dict[trio.Event, int] = {}
+        """The requests that wait for a record of this number."""
+        self._requests = 0
+        self._listener = await Listener.bind(options) if options.listen is not None else None
+        self._reason = ""
+
+    def check_position(self, position: bytes) -> None:
+        DeliveredKeys(1, position)
+
+    async def background(self) -> None:
+        if self._listener is not None:
+            await self._listener.serve(self.answer_request)
+
+    async def read(self, n: int) -> list[Record]:
+        while not self._ready:
+            if self._reason:
+                raise EndOfSource
+            self._arrival = trio.Event()
+            await self._arrival.wait()
+        return [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+
+    async def ack(self, positions: Sequence[bytes]) -> None:
+        self._durable = max(self._durable, number_of(positions[-1]))
+        while self._in_flight and self._in_flight[0][0] <= self._durable:
+            number, key = self._in_flight.popleft()
+            if key is not None and self._numbers.get(key) == number:
+                del self._numbers[key]
+        for event, number in list(self._waiting.items()):
+            if number <= self._durable:
+                event.set()
+
+    async def stop(self) -> None:
+        self._reason = "is stopping"
+        self._arrival.set()
+
+    async def teardown(self) -> None:
+        self._reason = "has stopped"
+        for event in list(getattr(self, "_waiting", ())):
+            event.set()
+        listener = getattr(self, "_listener", None)
+        if listener is not None:
+            await listener.close()
+
+    async def answer_request(self, request: HttpRequest) -> HttpAnswer:
+        options = self.options
+        if request.method != "POST":
+            return _answer(405, "send records with POST", {"allow": "POST"})
+        if self._reason:
+            return _busy(f"the source {self._reason}")
+        # Before the body is read: what waits is bounded in bytes too.
+        if self._requests >= options.waiting_max:
+            return _busy("too many requests wait here")
+        self._requests += 1
+        try:
+            return await self._take(request)
+        except ValueError:
+            return _answer(413, f"the body is longer than {options.body_size_max} bytes")
+        except TimeoutError:
+            return _answer(408, "the body did not arrive in time")
+        except ConnectionError:
+            return _answer(400, "the body did not arrive")
+        finally:
+            self._requests -= 1
+
+    async def _take(self, request: HttpRequest) -> HttpAnswer:
+        options, headers = self.options, request.headers
+        length = next((value for name, value in headers if name == "content-length"), "0")
+        if length.isdigit() and int(length[:20]) > options.body_size_max:
+            raise ValueError(length)
+        body = await request.read_body(options.body_size_max)
+        if (error := signature_error(options, headers, body)) is not None:
+            return _answer(401, error)
+        try:
+            records = self._parse(headers, body)
+        except RecordRefused as refused:
+            return _answer(400, refused.message)
+        # The source may have been stopped while the body was on its way.
+        if self._reason:
+            return _busy(f"the source {self._reason}")
+        accepted, number = self._accept(records)
+        if not await self._wait_for(number):
+            return _busy("the records are not durable yet")
+        return HttpAnswer(200, msgspec.json.encode({"accepted": accepted, "repeated": len(records) - accepted}))
+
+    def _parse(self, headers: Sequence[tuple[str, str]], body: bytes) -> list[tuple[bytes | None, Record]]:
+        """Return the records of a request with the hashes of their keys. Raises RecordRefused."""
+        options = self.options
+        name = None
+        if options.key_header is not None:
+            name = next((value for each, value in headers if each == options.key_header.lower()), "")
+            if not name:
+                raise RecordRefused(f"there is no header {options.key_header}")
+        values: list[Any] = [body]
+        if options.body != "raw":
+            values = _objects(decode_json(body), several=options.body == "array")
+        if len(values) > min(ITEMS_MAX, options.keys_max):
+            raise RecordRefused(f"more than {min(ITEMS_MAX, options.keys_max)} records in one request")
+        wanted = {each.lower() for each in options.keep_headers}
+        kept = {f"webhook.header.{each}": value for each, value in headers if each in wanted}
+        return [self._record(index, value, name, kept) for index, value in enumerate(values)]
+
+    def _record(self, index: int, value: Any, name: str | None, kept: dict[str, str]) -> tuple[bytes | None, Record]:
+        if self.options.key_path is not None:
+            found = self.options.key_path.find(value)
+            if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
+                raise RecordRefused(f"record {index} has no text or number at {str(self.options.key_path)!r}")
+            name = str(found)
+        record = Record.of(value, key=None if name is None else name.encode(errors="replace"))
+        record.metadata.update(kept)
+        if name is None:
+            return None, record
+        # A header names the whole request: each record of an array is named by its index too.
+        return hash_key(name if self.options.key_path is not None else f"{name}\n{index}"), record
+
+    def _accept(self, records: Iterable[tuple[bytes | None, Record]]) -> tuple[int, int]:
+        """Queue what is new. Returns how many that are, and the number of the record to wait for."""
+        accepted, wait_for = 0, 0
+        for key, record in records:
+            if key is not None and (key in self._keys or key in self._numbers):
+                # Sent again while it is on its way, or after it became durable: then there is nothing to wait for.
+                wait_for = max(wait_for, self._numbers.get(key, 0))
+                continue
+            self._number = wait_for = self._number + 1
+            accepted += 1
+            if key is not None:
+                self._keys.add(key)
+                self._numbers[key] = self._number
+            self._in_flight.append((self._number, key))
+            record.position = self._keys.position(self._number)
+            self._ready.append(record)
+        self._arrival.set()
+        return accepted, wait_for
+
+    async def _wait_for(self, number: int) -> bool:
+        """Return True when the record of this number is durable; False if it takes too long, or the source ends."""
+        event = trio.Event()
+        if number > self._durable:
+            self._waiting[event] = number
+            try:
+                with trio.move_on_after(self.options.answer_seconds):
+                    await event.wait()
+            finally:
+                del self._waiting[event]
+        return number <= self._durable
+
+
+def _objects(value: Any, *, several: bool) -> list[Any]:
+    values = value if several else [value]
+    if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
+        raise RecordRefused(f"the body must be {'an array of objects' if several else 'an object'}")
+    return values
+
+
+def _answer(status: int, message: str, headers: dict[str, str] | None = None) -> HttpAnswer:
+    return HttpAnswer(status, msgspec.json.encode({"error": message}), headers or {})
+
+
+def _busy(message: str) -> HttpAnswer:
+    return _answer(503, message, {"retry-after": RETRY_SECONDS})

@@ -61,10 +61,14 @@ class ServerProcess:
             self._process.wait(START_SECONDS)
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "only the process that started a server can kill it"
+        return self._process.pid
+
     def kill(self) -> None:
         """`kill -9` of the server and of every process that it started."""
-        assert self._process is not None, "only the process that started a server can kill it"
-        below = _children(self._process.pid)
+        below = _children(self.pid)
         self.stop(signal.SIGKILL)
         for pid in below:
             _kill_and_wait(pid)

@@ -4,7 +4,6 @@ Use it with `pytest_plugins = ["conduit_py.testing.services"]`. All workers of p
 kind, which starts with the first test that needs it: `postgres_server`, `mariadb_server`, `kafka_server`,
 `registry_server`. The fixtures `postgres` and `mariadb` are the address of an empty database. `own_postgres`,
 `own_kafka` and `own_registry` are servers of one test, which it may `kill()` and `start()` again.
-
 A server that is missing and cannot be fetched fails the test: it is never skipped.
 """
 
@@ -162,11 +161,12 @@ class MariaDbServer(LoopbackService):
 class KafkaServer(LoopbackService):
     """A Kafka broker, which is its own controller. Topics that a client asks for are created with one partition.
 
-    Clients of `guarded_address` need TLS, with the authority `certificate`, and a user with SCRAM-SHA-512. Clients of
-    `address` may create such users, and say what they may do. Give everything names that no other test uses.
+    Clients of `guarded_address` need TLS, with the authority `certificate`, and a user: one with SCRAM-SHA-512, or
+    `plain_user` with PLAIN, who may do everything. Clients of `address` may create others. Use names of your own.
     """
 
     name = "kafka"
+    plain_user = ("plain", "hush-hush-plain")
 
     @property
     def address(self) -> str:
@@ -245,17 +245,18 @@ class RegistryServer(LoopbackService):
             return False
 
 
-_SCRAM_LISTENER = "listener.name.sasl_ssl.scram-sha-512"
+_SASL, _LOGIN = "listener.name.sasl_ssl", "org.apache.kafka.common.security"
 _KAFKA_SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
-    f"{_SCRAM_LISTENER}.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
-    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    f"{_SASL}.scram-sha-512.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
+    f"{_SASL}.plain.sasl.jaas.config": f'{_LOGIN}.plain.PlainLoginModule required user_plain="hush-hush-plain";',
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
     "ssl.keystore.type": "PEM",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
+    "super.users": "User:ANONYMOUS;User:plain",
     "offsets.topic.replication.factor": "1",
     # The default of 50 partitions costs seconds when the first transaction or group begins.
     "offsets.topic.num.partitions": "4",

@@ -93,3 +93,14 @@ async def test_kafka_to_postgresql(topics: KafkaTopics, postgres: str, tmp_path:
         return table is not None and run_sql(postgres, "TABLE orders ORDER BY id") == [(1, 5), (4, 6)]
 
     await run_until(pipeline, has_arrived, state=tmp_path / "state")
+
+
+def test_every_outcome_in_the_page_about_postgresql_has_its_test() -> None:
+    page = (HOW_TO / "read-changes-from-postgresql.md").read_text()
+    file, named = "", 0
+    for found, test in re.findall(r"`(test_\w+\.py)?::(?:\w+::)?(test_\w+)`", page):
+        file = found or file
+        assert f"def {test}(" in (Path(__file__).parent / file).read_text(), f"{file} has no {test}"
+        named += 1
+
+    assert named > 12

@@ -11,17 +11,24 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 import pytest
-from conduit_connectors import kafka
+import trio
+from conduit_connectors import generator, kafka
 from confluent_kafka import Message
 from kafka_topics import KafkaTopics
 from warm_python import WarmPython
 
+from conduit_py import Destination, Pipeline, Source
 from conduit_py.errors import Fenced
+from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.record import Payload, Record
+from conduit_py.status import Status
+from conduit_py.store.memory import MemoryStore
+from conduit_py.stream.meter import Progress
 from conduit_py.testing.connector_driver import batch_of
 from conduit_py.testing.services import KafkaServer
 
@@ -105,9 +112,45 @@ def test_kills_of_us_within_transactions(topics: KafkaTopics, tmp_path: Path) ->
     assert_exact(topics.messages(given))
 
 
+async def deliver_while_it_stands_still(server: KafkaServer, topic: str) -> int:
+    """Write records while the broker stops answering and goes on; return the most that was in flight."""
+    most = 0
+    pipeline = Pipeline(
+        "slow",
+        sources=[Source("made", generator.Source(count=COUNT, fields={"id": "index"}), window=100, batch_size=50)],
+        destinations=[Destination("out", kafka.Destination(servers=server.address, topic=topic))],
+    )
+    supervisor = Supervisor(pipeline, MemoryStore())
+
+    async def wait_until(condition: Callable[[Progress], bool]) -> None:
+        nonlocal most
+        while not condition(progress := supervisor.progress()):
+            most = max([most, *(meter.in_flight for meter in progress.nodes)])
+            await trio.sleep(0.01)
+
+    def is_held_up(progress: Progress) -> bool:
+        return any(meter.kind == "source" and meter.waiting_on == "window" for meter in progress.nodes)
+
+    with trio.fail_after(300):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            await wait_until(lambda progress: progress.acked > 0)
+            os.kill(server.pid, signal.SIGSTOP)
+            await wait_until(is_held_up)
+            os.kill(server.pid, signal.SIGCONT)
+            await wait_until(lambda progress: progress.acked == COUNT)
+    assert supervisor.state.status is Status.COMPLETED, supervisor.state.error
+    return most
+
+
 @pytest.mark.slow
-def test_kills_of_the_broker_within_transactions(own_kafka: KafkaServer, tmp_path: Path) -> None:
+def test_a_broker_that_stands_still_and_kills_of_it_within_transactions(own_kafka: KafkaServer, tmp_path: Path) -> None:
     topics = KafkaTopics(own_kafka.address)
+    slow = topics.create()
+    most = trio.run(deliver_while_it_stands_still, own_kafka, slow)
+    assert 0 < most <= 100
+    assert sorted(json.loads(value or b"")["id"] for value in topics.values(slow)) == list(range(COUNT))
+
     taken, given = topics.create(partitions=2), topics.create(partitions=3)
     with pipelines(topics, taken, given) as children:
         child = children.start(tmp_path / "p")

@@ -61,6 +61,23 @@ def test_a_user_who_may_just_read_one_topic_and_write_another_can_do_so_exactly_
     assert topics.values(given) == topics.values(taken)
 
 
+def test_a_password_in_plain_text_over_tls_reads_and_writes_exactly_once(
+    topics: KafkaTopics, kafka_server: KafkaServer, tmp_path: Path
+) -> None:
+    taken, given = topics.create(), topics.create()
+    topics.fill(taken, [b"%d" % number for number in range(100)])
+    reach = options_of(kafka_server, kafka_server.plain_user) | {"mechanism": "PLAIN"}
+    destination = kafka.Destination(**reach, topic=given, checkpoint_topic=f"{given}-state")
+    source = kafka.Source(**reach, topics=[taken], tail=False)
+    outcome = run(source, destination, tmp_path / "state", delivery="exactly_once")
+    wrong = kafka.Source(**reach | {"password": "hush-wrong"}, topics=[taken], tail=False)
+    refused = error_of(run(wrong, memory.Destination(into=[])), "hush-wrong")
+
+    assert outcome.status is Status.COMPLETED, outcome.error
+    assert topics.values(given) == topics.values(taken)
+    assert refused.suggestion == "check `username`, `password` and `mechanism`"
+
+
 def test_a_topic_that_the_user_may_not_use_is_named(topics: KafkaTopics, kafka_server: KafkaServer) -> None:
     hidden, seen = topics.create(), topics.create()
     user = topics.create_user((TOPIC, seen, DESCRIBE))

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from builders import batch_of
 from conduit_connectors import sqlite
@@ -144,6 +145,26 @@ class TestNewFields:
         assert set(world.types()) == {"who", "n", "new", "own 1", "own 2"}
         rows = world.read("SELECT who, n, new FROM t WHERE who > 0 ORDER BY who, n")
         assert rows == [(who, n, who if n == 2 else None) for who in (1, 2) for n in (1, 2, 3)]
+
+    def test_do_not_wait_for_ever_behind_a_long_transaction(
+        self, postgres: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """While ALTER waits, everybody else would wait behind it, readers too."""
+        monkeypatch.setattr("conduit_connectors.postgres.database.LOCK_SECONDS", 0.2)
+        world = postgres_world(postgres)
+        write(world.opened(table="t"), {"n": 1})
+        with psycopg.connect(postgres) as reader:
+            reader.execute("SELECT * FROM t")
+            blocked = world.opened(table="t", on_new_field="add")
+            with pytest.raises(TransientError, match="lock timeout") as raised:
+                write(blocked, {"n": 2}, {"n": 3, "b": 1})
+            blocked.teardown()
+            assert world.read("SELECT * FROM t") == [(1,)]
+        again = world.opened(table="t", on_new_field="add")
+
+        assert raised.value.suggestion == "a long transaction holds the table: end it, or alter the table yourself"
+        assert write(again, {"n": 2}, {"n": 3, "b": 1}) == {}
+        assert world.read("SELECT n, b FROM t ORDER BY n") == [(1, None), (2, None), (3, 1)]
 
     def test_are_one_commit_with_the_rows(self, world: World) -> None:
         destination = world.opened(table="t", on_new_field="add")

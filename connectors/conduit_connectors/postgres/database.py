@@ -226,6 +226,9 @@ def _translate(error: psycopg.Error | UnicodeEncodeError) -> Exception:
     suggestion = "check the table and the rights of the user"
     if isinstance(error, _OF_THE_STATEMENT) and error.sqlstate:
         return StatementRefused(f"PostgreSQL: {one_line(error)}", suggestion=suggestion)
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        suggestion = "a long transaction holds the table: end it, or alter the table yourself"
+        return TransientError(f"PostgreSQL: {one_line(error)}", suggestion=suggestion)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return TransientError(f"PostgreSQL: {one_line(error)}", suggestion="check the server and the connection to it")
     return FatalError(f"PostgreSQL: {one_line(error)}", suggestion=suggestion)

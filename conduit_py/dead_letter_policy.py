@@ -13,15 +13,8 @@ from conduit_py.errors import Problem
 from conduit_py.pipeline_settings import DeadLetterSettings, Retention
 from conduit_py.resolve import describe_value, plugin_problems
 from conduit_py.sdk.destination import DestinationConnector, WriteGuarantee
-from conduit_py.sdk.plugin import (
-    Options,
-    at,
-    check_options,
-    collect_keyword_problems,
-    connector_label,
-    did_you_mean,
-    place_of_call,
-)
+from conduit_py.sdk.plugin import Options, at, check_options, collect_keyword_problems, did_you_mean, place_of_call
+from conduit_py.sdk.registry import connector_label
 
 if TYPE_CHECKING:
     from conduit_py.dead_letter import DeadLetter

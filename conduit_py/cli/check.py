@@ -23,7 +23,8 @@ from conduit_py.pipeline_settings import EngineName, choose_engine
 from conduit_py.redaction import redact
 from conduit_py.runner import require_engine
 from conduit_py.sdk import SplittableSource
-from conduit_py.sdk.plugin import Connector, at, connector_label
+from conduit_py.sdk.plugin import Connector, at
+from conduit_py.sdk.registry import connector_label
 from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.wire_error import WireError
 

@@ -11,8 +11,9 @@ from conduit_py.graph.node import Graph, Node, deferring_processors
 from conduit_py.payload_fit import describe_type, misfits, payload_form, union_members
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
 from conduit_py.sdk.destination import TransactionalDestination, WriteGuarantee
-from conduit_py.sdk.plugin import Connector, Options, connector_label
+from conduit_py.sdk.plugin import Connector, Options
 from conduit_py.sdk.processor import FunctionProcessor, Unchanged
+from conduit_py.sdk.registry import connector_label
 from conduit_py.sdk.source import SharedSource
 
 _OR_AT_LEAST_ONCE = 'or use delivery="at_least_once"'

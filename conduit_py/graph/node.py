@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 import networkx as nx
 
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
-from conduit_py.sdk.plugin import connector_label
+from conduit_py.sdk.registry import connector_label
 
 Kind: TypeAlias = Literal["source", "processor", "destination"]
 

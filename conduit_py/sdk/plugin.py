@@ -158,12 +158,6 @@ class Connector(Plugin[OptionsT]):
         """Release everything. The last call, made once after `open`, even if `open` failed."""
 
 
-def connector_label(connector: object) -> str:
-    """Return the short name of a connector: its module if it is one of ours, else its class."""
-    package, _, module = type(connector).__module__.partition(".")
-    return module.partition(".")[0] if package == "conduit_connectors" else type(connector).__name__
-
-
 def check_options(
     model: type[Options], values: Mapping[str, Any], place: Place | None
 ) -> tuple[Options | None, list[Problem]]:

@@ -158,3 +158,10 @@ class _Lenient(GenerateJsonSchema):
 
     def handle_invalid_for_json_schema(self, schema: CoreSchema, error_info: str) -> JsonSchemaValue:
         return {}
+
+
+
+def connector_label(connector: object) -> str:
+    """Return the short name of a connector: its module if it is one of ours, else its class."""
+    package, _, module = type(connector).__module__.partition(".")
+    return module.partition(".")[0] if package == "conduit_connectors" else type(connector).__name__

@@ -58,10 +58,10 @@ def same_work(work: str, round_: dict[str, Measurement]) -> dict[str, Measuremen
 
 
 @contextmanager
-def prepared(work: str, records: int) -> Iterator[Path]:
+def prepared(work: str, records: int, *, warm_up: int = WARM_UP_RECORDS) -> Iterator[Path]:
     """A folder with the input of a work, for the run and for the warm-up before it."""
     with tempfile.TemporaryDirectory(prefix="conduit-bench-") as name:
-        for part, count in (("run", records), ("warm-up", WARM_UP_RECORDS)):
+        for part, count in (("run", records), ("warm-up", warm_up)):
             (Path(name) / "input" / part).mkdir(parents=True)
             WORKS[work].prepare(count, Path(name) / "input" / part)
         if WORKS[work].prepare is not prepare_nothing:

@@ -29,12 +29,12 @@ class Measurement:
     output_digest: str
 
 
-def measure_here(work: str, name: str, records: int, folder: Path) -> Measurement:
+def measure_here(work: str, name: str, records: int, folder: Path, *, warm_up: int = WARM_UP_RECORDS) -> Measurement:
     """`folder` holds the input twice: that of the run in `run`, and a little in `warm-up`."""
     contender = WORKS[work].contenders[name]
     before = memory_mb("VmRSS")
     # Imports, caches and first calls are no part of what a record costs.
-    contender(WARM_UP_RECORDS, folder / "warm-up")
+    contender(warm_up, folder / "warm-up")
     gc.collect()
     started, cpu = time.perf_counter(), _cpu_seconds()
     count = contender(records, folder / "run")

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import measure, once
+from benchmarks import once
 from benchmarks.__main__ import draw, table
 from benchmarks.chart import stack
 from benchmarks.instructions import total_of
@@ -22,6 +22,8 @@ from benchmarks.works import WORKS
 
 ROOT = Path(__file__).parent.parent
 RECORDS = 2000
+WARM_UP = 200
+"""It is for the clock, which nobody looks at here."""
 MEASUREMENT = Measurement(1000, 1.0, 1.0, 50.0, 40.0, 900, "digest")
 
 
@@ -39,17 +41,12 @@ def rows_of(ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 class TestWorks:
     @pytest.mark.parametrize("work", WORKS)
-    def test_all_contenders_of_a_work_count_the_same_and_write_the_same_bytes(
-        self, work: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        # The warm-up is for the clock, which nobody looks at here.
-        for module in (once, measure):
-            monkeypatch.setattr(module, "WARM_UP_RECORDS", 200)
+    def test_all_contenders_of_a_work_count_the_same_and_write_the_same_bytes(self, work: str) -> None:
         round_ = {}
-        with prepared(work, RECORDS) as folder:
+        with prepared(work, RECORDS, warm_up=WARM_UP) as folder:
             for name in WORKS[work].contenders:
                 with own_copy(folder) as own:
-                    round_[name] = once.measure_here(work, name, RECORDS, own)
+                    round_[name] = once.measure_here(work, name, RECORDS, own, warm_up=WARM_UP)
 
         same_work(work, round_)
 

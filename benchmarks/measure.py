@@ -58,7 +58,7 @@ def same_work(work: str, round_: dict[str, Measurement]) -> dict[str, Measuremen
 
 
 @contextmanager
-def prepared(work: str, records: int, warm_up: int = WARM_UP_RECORDS) -> Iterator[Path]:
+def prepared(work: str, records: int, *, warm_up: int = WARM_UP_RECORDS) -> Iterator[Path]:
     """A folder with the input of a work, for the run and for the warm-up before it."""
     with tempfile.TemporaryDirectory(prefix="conduit-bench-") as name:
         for part, count in (("run", records), ("warm-up", warm_up)):

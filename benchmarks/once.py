@@ -29,7 +29,7 @@ class Measurement:
     output_digest: str
 
 
-def measure_here(work: str, name: str, records: int, folder: Path, warm_up: int = WARM_UP_RECORDS) -> Measurement:
+def measure_here(work: str, name: str, records: int, folder: Path, *, warm_up: int = WARM_UP_RECORDS) -> Measurement:
     """`folder` holds the input twice: that of the run in `run`, and a little in `warm-up`."""
     contender = WORKS[work].contenders[name]
     before = memory_mb("VmRSS")

@@ -22,6 +22,8 @@ from benchmarks.works import WORKS
 
 ROOT = Path(__file__).parent.parent
 RECORDS = 2000
+WARM_UP = 200
+"""It is for the clock, which nobody looks at here."""
 MEASUREMENT = Measurement(1000, 1.0, 1.0, 50.0, 40.0, 900, "digest")
 
 
@@ -40,12 +42,11 @@ def rows_of(ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 class TestWorks:
     @pytest.mark.parametrize("work", WORKS)
     def test_all_contenders_of_a_work_count_the_same_and_write_the_same_bytes(self, work: str) -> None:
-        # The warm-up is for the clock, which nobody looks at here.
-        warm_up, round_ = 200, {}
-        with prepared(work, RECORDS, warm_up) as folder:
+        round_ = {}
+        with prepared(work, RECORDS, warm_up=WARM_UP) as folder:
             for name in WORKS[work].contenders:
                 with own_copy(folder) as own:
-                    round_[name] = once.measure_here(work, name, RECORDS, own, warm_up)
+                    round_[name] = once.measure_here(work, name, RECORDS, own, warm_up=WARM_UP)
 
         same_work(work, round_)
 

@@ -101,7 +101,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def probe(self) -> str:
         storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             try:
                 return f"version {DeltaTable(self.options.path, storage_options=storage).version()} of the table"
             except TableNotFoundError:

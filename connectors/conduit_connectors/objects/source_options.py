@@ -5,9 +5,10 @@ from typing import Any, Literal, Required, Self, TypedDict
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from conduit_connectors.compression import CompressionOption
 from conduit_connectors.file.csv_format import Delimiter, Names
 from conduit_connectors.objects.cloud_store import CloudStore
-from conduit_connectors.objects.contents import CompressionOption, ContentFormat
+from conduit_connectors.objects.contents import ContentFormat
 from conduit_connectors.objects.discovery import OnReplaced
 from conduit_connectors.objects.fsspec_store import FsspecStore
 from conduit_connectors.objects.pattern import CLOUD_SCHEMES, ObjectPattern, parse_place

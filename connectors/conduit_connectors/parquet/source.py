@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Required, TypedDict, Unpack
+from typing import Any, BinaryIO, NamedTuple, Required, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -147,7 +147,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._path, self._mark = path, mark
         columns = self.options.columns
         # At most one row: only a row that comes alone is checked for its size.
-        request = {"columns": columns, "piece_bytes": min(_PIECE_BYTES, self.options.row_size_max)}
+        request: dict[str, Any] = {"columns": columns, "piece_bytes": min(_PIECE_BYTES, self.options.row_size_max)}
         self._parts = self._reader.read_parts(after.row if after else 0, file=file, **request)
 
     def _next_part(self) -> ParquetPart | None:

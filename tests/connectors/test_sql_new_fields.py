@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from builders import batch_of
 from conduit_connectors import sqlite
+from conduit_connectors.postgres.database import PostgresDatabase
 from conduit_connectors.sql.column_fit import ColumnType
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sqlite import SqliteDatabase
@@ -146,16 +147,15 @@ class TestNewFields:
         rows = world.read("SELECT who, n, new FROM t WHERE who > 0 ORDER BY who, n")
         assert rows == [(who, n, who if n == 2 else None) for who in (1, 2) for n in (1, 2, 3)]
 
-    def test_do_not_wait_for_ever_behind_a_long_transaction(
-        self, postgres: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_do_not_wait_for_ever_behind_a_long_transaction(self, postgres: str) -> None:
         """While ALTER waits, everybody else would wait behind it, readers too."""
-        monkeypatch.setattr("conduit_connectors.postgres.database.LOCK_SECONDS", 0.2)
         world = postgres_world(postgres)
         write(world.opened(table="t"), {"n": 1})
         with psycopg.connect(postgres) as reader:
             reader.execute("SELECT * FROM t")
             blocked = world.opened(table="t", on_new_field="add")
+            assert isinstance(blocked._db, PostgresDatabase)
+            blocked._db.lock_seconds = 0.2
             with pytest.raises(TransientError, match="lock timeout") as raised:
                 write(blocked, {"n": 2}, {"n": 3, "b": 1})
             blocked.teardown()

@@ -1,7 +1,10 @@
 """Rows fit a schema, or it is said why not, whichever way they are looked at."""
 
 from collections import defaultdict
+from datetime import UTC, time
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -28,6 +31,20 @@ def test_fields_that_the_schema_lacks_are_noticed(
 ) -> None:
     assert list(fit_to_schema(rows, schema).refused) == refused
     assert list(fit_to_schema(rows, schema, more=True).refused) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (1.5, pa.int64()),
+        (Decimal("1.5"), pa.int64()),
+        (Decimal(2), pa.int32()),
+        (UUID(int=3), pa.int64()),
+        (time(1, tzinfo=UTC), pa.time64("us")),
+    ],
+)
+def test_a_value_that_arrow_would_change_is_refused(value: Any, kind: pa.DataType) -> None:
+    assert list(fit_to_schema([{"a": value}], pa.schema([("a", kind)])).refused) == [0]
 
 
 def test_looking_does_not_fill_in_what_a_row_lacks() -> None:

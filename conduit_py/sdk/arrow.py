@@ -151,7 +151,8 @@ def _plain_types(kind: pa.DataType) -> set[type]:
 
 def _change_reason(value: Any, kind: pa.DataType, more: bool) -> str | None:
     """Return how Arrow would change a value in a column; None if it stores it unchanged or refuses it."""
-    if pa.types.is_integer(kind) and isinstance(value, float):
+    if pa.types.is_integer(kind) and not hasattr(value, "__index__"):
+        # Arrow cuts the fraction of a float or a decimal, and takes whatever can become an integer, such as a UUID.
         return f"is {value!r}, and its column takes integers"
     if pa.types.is_floating(kind) and isinstance(value, bool):
         return f"is {value!r}, and its column takes numbers"
@@ -173,6 +174,8 @@ def _time_change_reason(value: Any, kind: pa.DataType) -> str | None:
         return f"is {value!r}, and its column takes {kind}"
     if pa.types.is_date(kind) and isinstance(value, datetime):
         return "is a time, and its column takes dates"
+    if pa.types.is_time(kind) and getattr(value, "tzinfo", None) is not None:
+        return "has a time zone, and its column takes none"
     if pa.types.is_timestamp(kind) and kind.tz is None and isinstance(value, datetime) and value.tzinfo is not None:
         return "has a time zone, and its column takes none"
     return None

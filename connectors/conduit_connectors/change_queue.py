@@ -6,7 +6,6 @@ A change costs little here, because its metadata and its position are made only 
 import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -57,15 +56,21 @@ class ReadyChange(msgspec.Struct, Generic[PositionT], gc=False):
     key: dict[str, Any] | None = None
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
-    ends: bool = False
-    """False if more of its transaction follows."""
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """What `ChangeQueue.hold` takes."""
+        return self.operation, self.origin, self.position, self.key, self.before, self.after
 
 
 class ChangeQueue(Generic[PositionT]):
-    """Changes in the order of the log. The last one of a transaction is held back until its end is here."""
+    """Changes in the order of the log, as columns. The last one of a transaction is held back until its end is here."""
 
     def __init__(self) -> None:
-        self._changes: list[ReadyChange[PositionT]] = []
+        self._columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
+        self._operations, self._origins, self._positions, self._keys, self._befores, self._afters = self._columns
+        self._ends: deque[int] = deque()
+        """The numbers of the changes after which a transaction ends, counted from the first one that was ever here."""
         self._held = 0
         self._taken = 0
         """How many were taken so far."""
@@ -76,27 +81,39 @@ class ChangeQueue(Generic[PositionT]):
         """The number of each change whose schema is another one than that of the change of its table before it."""
 
     def __len__(self) -> int:
-        return len(self._changes) - self._held
+        return len(self._afters) - self._held
 
-    def hold(self, change: ReadyChange[PositionT]) -> None:
+    def hold(
+        self,
+        operation: Operation,
+        origin: ChangeOrigin,
+        position: PositionT,
+        key: dict[str, Any] | None,
+        before: dict[str, Any] | None,
+        after: dict[str, Any] | None,
+    ) -> None:
         """Add a change, and hold it back until it is certain whether it is the last one of its transaction."""
-        if change.origin.schema is not self._schema:
-            self._meet(change.origin.schema)
-        self._changes.append(change)
+        if origin.schema is not self._schema:
+            self._meet(origin.schema)
+        self._operations.append(operation)
+        self._origins.append(origin)
+        self._positions.append(position)
+        self._keys.append(key)
+        self._befores.append(before)
+        self._afters.append(after)
         self._held = 1
 
     def append(self, change: ReadyChange[PositionT]) -> None:
-        """Add a change that `ends` its transaction, such as a row of a snapshot."""
-        self.hold(change)
-        change.ends = True
-        self._held = 0
+        """Add a change that is a transaction of its own, such as a row of a snapshot."""
+        self.hold(*change.parts)
+        self.release(change.position)
 
     def release(self, end: PositionT) -> bool:
         """End the transaction: the change that is held back is its last one, and gets this position."""
         if not self._held:
             return False
-        last = self._changes[-1]
-        last.position, last.ends = end, True
+        self._positions[-1] = end
+        self._ends.append(self._taken + len(self._afters))
         self._held = 0
         return True
 
@@ -105,24 +122,28 @@ class ChangeQueue(Generic[PositionT]):
 
         With the position of the last one. A table has one schema in them, which is announced if it is new.
         """
-        changes = self._changes
-        most = min(n, len(self))
+        stop = min(n, len(self))
         if self._news:
-            most = self._schema_stop(most)
-        stop = next((count for count in range(most, 0, -1) if changes[count - 1].ends), most)
-        given = changes[:stop]
-        del changes[:stop]
+            stop = self._schema_stop(stop)
+        continues = True
+        while self._ends and self._ends[0] <= self._taken + stop:
+            last = self._ends.popleft()
+            continues = False
+        if not continues:
+            stop = last - self._taken
+        operations, origins, positions, keys, befores, afters = (column[:stop] for column in self._columns)
+        for column in self._columns:
+            del column[:stop]
         self._taken += stop
         schemas: list[CollectionSchema] = []
         while self._news and self._news[0][0] < self._taken:
             schemas.append(self._news.popleft()[1])
-        last = given[-1]
-        return Reading(in_columns(given), continues=not last.ends, schemas=tuple(schemas)), last.position.encode()
+        records = _in_columns(operations, origins, positions, keys, befores, afters)
+        return Reading(records, continues=continues, schemas=tuple(schemas)), positions[-1].encode()
 
     def move(self, change: Callable[[PositionT], PositionT]) -> None:
         """Change the positions of all that is not taken yet."""
-        for each in self._changes:
-            each.position = change(each.position)
+        self._positions[:] = [change(position) for position in self._positions]
 
     def _meet(self, schema: CollectionSchema | None) -> None:
         if schema is None:
@@ -130,7 +151,7 @@ class ChangeQueue(Generic[PositionT]):
         self._schema = schema
         if self._schemas.get(schema.collection) != schema:
             self._schemas[schema.collection] = schema
-            self._news.append((self._taken + len(self._changes), schema))
+            self._news.append((self._taken + len(self._afters), schema))
 
     def _schema_stop(self, most: int) -> int:
         """Return how many may be in one reading: no record of a table from before its schema changed."""
@@ -138,33 +159,33 @@ class ChangeQueue(Generic[PositionT]):
             index = number - self._taken
             if index >= most:
                 break
-            if any(
-                each.origin.schema and each.origin.schema.collection == schema.collection
-                for each in self._changes[:index]
-            ):
+            before = (origin.schema for origin in self._origins[:index])
+            if any(each is not None and each.collection == schema.collection for each in before):
                 return index
         return most
 
 
 def in_columns(changes: Sequence[ReadyChange[PositionT]]) -> Payloads:
     """Return changes as the records of a reading."""
-    payloads = list(map(_AFTER, changes))
-    operations = list(map(_OPERATION, changes))
-    befores = list(map(_BEFORE, changes))
+    return _in_columns(*map(list, zip(*(change.parts for change in changes), strict=True)))
+
+
+def _in_columns(
+    operations: list[Operation],
+    origins: list[ChangeOrigin],
+    positions: list[Any],
+    keys: list[Any],
+    befores: list[Any],
+    afters: list[Any],
+) -> Payloads:
     columns = Columns(
-        keys=list(map(_KEY, changes)),
-        metadata=LazyColumn(list(map(_ORIGIN, changes)), make_metadata),
+        keys=keys,
+        metadata=LazyColumn(origins, make_metadata),
         operations=operations,
         befores=None if befores.count(None) == len(befores) else befores,
     )
     # A delete has no payload.
-    kind = None if None in payloads else dict
-    return Payloads(payloads, EncodedPositions(list(map(_POSITION, changes))), kind, columns)
-
-
-_AFTER, _BEFORE, _KEY, _OPERATION, _ORIGIN, _POSITION = (
-    attrgetter(name) for name in ("after", "before", "key", "operation", "origin", "position")
-)
+    return Payloads(afters, EncodedPositions(positions), None if None in afters else dict, columns)
 
 
 def make_metadata(origin: ChangeOrigin) -> dict[str, str]:

@@ -108,7 +108,8 @@ def new_fields(batch: Batch, known: set[str]) -> dict[str, pa.DataType | None]:
 
 def _type_of(value: object) -> pa.DataType | None:
     try:
-        return pa.infer_type([value])
+        # Not `infer_type`, which has a type for integers that no array holds.
+        return pa.array([value]).type
     except ARROW_ERRORS:
         return None
 

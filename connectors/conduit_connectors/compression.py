@@ -4,11 +4,13 @@ import bz2
 import gzip
 import zlib
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
 from conduit_py.sdk import FatalError
 
 Compression = Literal["gzip", "bz2", "zstd", "lz4"]
+CompressionOption = Literal["auto", "none", "gzip", "bz2", "zstd", "lz4"]
+"""What the option of a source may be. "auto" is by the name."""
 _SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _BLOCK_SIZE = 2**18
 
@@ -126,7 +128,7 @@ class _Readable:
         pass
 
 
-def compressing_file(file: BinaryIO, compression: Compression) -> Any:
+def compressing_file(file: IO[bytes], compression: Compression) -> Any:
     """Return a file that compresses what is written to it into another one, which stays open when it is closed."""
     if compression == "gzip":
         # Without a name and a time: equal content is equal bytes.
@@ -141,7 +143,7 @@ class _Writable:
 
     closed = False
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def write(self, data: Any) -> int:

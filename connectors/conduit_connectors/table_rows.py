@@ -1,12 +1,13 @@
-"""The payloads of a batch as rows of a table with a schema, for destinations that write Arrow tables."""
+"""Records as rows of Arrow tables, for destinations that write such tables, and back, for sources that read them."""
 
 from typing import Any
 
 import pyarrow as pa
 
 from conduit_connectors.column_policy import with_texts
-from conduit_py.sdk import Batch, Structured
-from conduit_py.sdk.arrow import fit_to_schema, select_columns
+from conduit_connectors.objects.parquet_chunks import plain_table, rows_one_by_one
+from conduit_py.sdk import Batch, FatalError, Payloads, Positions, Reading, Record, Records, Structured
+from conduit_py.sdk.arrow import check_values, fit_to_schema, select_columns
 
 NO_FIELDS = "payload.after is not structured, so it has no fields to write"
 
@@ -48,3 +49,21 @@ def _without_nulls(row: Structured, names: set[str]) -> Structured:
         return row
     made: dict[str, Any] = {name: value for name, value in row.items() if value is not None or name in names}
     return made
+
+
+def read_rows(table: pa.Table, positions: Positions, place: str) -> Records | Reading:
+    """Return the rows of a table as records: as a table, or one by one if a value of a row is none that Python holds.
+
+    `place` tells where they were read, for an error.
+    """
+    try:
+        plain = plain_table(table)
+        check_values(plain)
+        return Payloads.of_table(plain, positions)
+    except ValueError as error:
+        # Of `of_table`, about two columns of one name; Arrow's errors are ValueErrors too.
+        if not isinstance(error, pa.ArrowException):
+            raise FatalError(f"{place}: {error}", suggestion="name others in `columns`") from error
+        rows = rows_one_by_one(table)
+        records = [Record.of(row, position=each) for row, each in zip(rows.values, positions, strict=True)]
+        return Reading(records, rows.refused)

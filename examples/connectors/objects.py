@@ -1,12 +1,12 @@
-"""The records of all objects below a prefix, here of a folder; `s3://bucket/orders` works the same."""
+"""Files of a folder into a dataset of Parquet files, partitioned by country; a bucket is `s3://bucket/orders`."""
 
-from conduit_connectors import file, objects
+from conduit_connectors import objects
 
 from conduit_py import Pipeline
 
 pipeline = Pipeline(
     "orders",
-    sources={"orders": objects.Source(url="export")},
-    destinations={"out": file.Destination(path="orders.jsonl", format="json")},
+    sources={"orders": objects.Source(url="inbox/**/*.csv.gz")},
+    destinations={"lake": objects.Destination(url="lake", format="parquet", partition_by=["country"])},
     delivery="exactly_once",
 )

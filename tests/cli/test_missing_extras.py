@@ -20,6 +20,10 @@ CONNECTORS = [
     ("deltalake", "delta", "delta.Destination(path='table')"),
     ("pyarrow", "delta", "delta.Destination(path='table')"),
     ("pyarrow", "parquet", "parquet.Destination(path='folder')"),
+    ("duckdb", "duckdb", "duckdb.Destination(path='f', table='t')"),
+    ("pyarrow", "duckdb", "duckdb.Destination(path='f', table='t')"),
+    ("pyiceberg", "iceberg", "iceberg.Destination(table='a.b')"),
+    ("sqlalchemy", "sqlalchemy", "sqlalchemy.Destination(url='sqlite:///f', table='t')"),
     ("pyspark", "spark", "spark.Source(query='SELECT 1', stage='stage')"),
 ]
 PIPELINE = """\

@@ -120,6 +120,35 @@ async def test_sqlite(folder: Path) -> None:
     assert sqlite3.connect(folder / "copy.db").execute("SELECT * FROM orders").fetchall() == [(1, 3), (2, 4)]
 
 
+async def test_duckdb(folder: Path) -> None:
+    for pipeline in load_example("duckdb", folder, {}):
+        await run_to_end(pipeline, folder)
+
+    assert sorted(pq.read_table(folder / "export").column("id").to_pylist()) == list(range(50, 100))
+
+
+async def test_iceberg(folder: Path) -> None:
+    for pipeline in load_example("iceberg", folder, {}):
+        await run_to_end(pipeline, folder)
+
+    assert sorted(json.loads(line)["id"] for line in lines_of(folder / "orders.jsonl")) == list(range(100))
+
+
+async def test_sqlalchemy(folder: Path) -> None:
+    with sqlite3.connect(folder / "shop.db") as database:
+        database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, changed_at TEXT NOT NULL)")
+        database.execute("INSERT INTO orders VALUES (1, '2026-01-01'), (2, '2026-01-02')")
+        [pipeline] = load_example("sqlalchemy", folder, {})
+        database.commit()
+        await run_to_end(pipeline, folder)
+        database.execute("UPDATE orders SET changed_at = '2026-01-03' WHERE id = 1")
+        database.commit()
+    await run_to_end(pipeline, folder)
+
+    found = sqlite3.connect(folder / "copy.db").execute("SELECT id, changed_at FROM orders ORDER BY id").fetchall()
+    assert found == [(1, "2026-01-03"), (2, "2026-01-02")]
+
+
 async def test_delta(folder: Path) -> None:
     [pipeline] = load_example("delta", folder, {})
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from s3_server import ACCESS_KEY, SECRET_KEY
 from warm_python import run_warm
 
-from conduit_py.errors import FatalError, TransientError
+from conduit_py.errors import FatalError, Fenced, TransientError
 from conduit_py.record import Record
 from conduit_py.testing import destination_acceptance
 
@@ -112,6 +112,19 @@ def test_a_zombie_that_applies_the_same_intent_adds_nothing(tmp_path: Path) -> N
     zombie.apply(intent)
 
     assert stored(tmp_path) == [{"n": 1}]
+
+
+def test_a_state_that_began_anew_is_not_believed(tmp_path: Path) -> None:
+    destination = opened(tmp_path, columns={"n": "long"})
+    destination.begin("p", 5, [])
+    destination.write(batch_of({"n": 1}))
+    intent = destination.stage()
+    assert intent is not None
+    destination.apply(intent)
+
+    # Its transactions would have lower numbers, and count as applied before.
+    with pytest.raises(Fenced, match="state directory"):
+        opened(tmp_path).begin("p", 1, [])
 
 
 def test_a_table_can_be_in_an_object_store(s3_server: str) -> None:

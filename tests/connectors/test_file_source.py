@@ -347,7 +347,7 @@ def test_mistakes_in_options_are_all_reported(path: Path) -> None:
     source = file.Source(pth=path, format="xml", delimiter="||", line_size_max=0, header=["a", "a"])  # type: ignore[arg-type, call-arg]
 
     assert {problem.path: problem.suggestion for problem in source.problems} == {
-        "path": "add path=…: the file to read",
+        "path": "add path=…: the file to read, or several, as in/*.csv",
         "pth": "did you mean 'path'?",
         "format": None,
         "delimiter": None,

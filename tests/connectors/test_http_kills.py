@@ -1,4 +1,4 @@
-"""An API with pages, 429s and lost connections, polled by a process that is killed: each record once."""
+"""Processes that poll an API or send to one, and are killed, among 429s and lost connections: each record once."""
 
 import json
 import os
@@ -67,3 +67,63 @@ def test_killed_again_and_again_each_record_is_there_once(kind: str, paging: str
     assert api.kills == KILLS
     written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [each["id"] for each in written] == list(range(RECORDS))
+
+
+SENDING = """
+from conduit_connectors import generator, http
+from conduit_py import Destination, Pipeline, Source
+
+pipeline = Pipeline(
+    "send",
+    sources=[Source("made", generator.Source(count={count}, fields={{"n": "int"}}), batch_size=7)],
+    destinations=[Destination("out", http.Destination(url="{url}", honours_key=True))],
+    delivery="exactly_once",
+)
+"""
+
+
+class KillingStore:
+    """Keeps what it gets, ignores a key that it has seen, and kills its client before and after that."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(1)
+        self.kept: dict[str, bytes] = {}
+        self.repeated = 0
+        self.client: subprocess.Popen[str] | None = None
+        self.kills = 0
+
+    def __call__(self, request: PeerRequest) -> PeerAnswer:
+        chance = self.rng.random()
+        kills = chance < 0.1 and self.kills < KILLS and self.client is not None
+        if kills and chance < 0.03:
+            self._kill()
+            return PeerAnswer(raw=b"")
+        key = request.headers["idempotency-key"]
+        self.repeated += key in self.kept
+        self.kept.setdefault(key, request.body)
+        if kills:
+            self._kill()
+        return PeerAnswer(status=429 if 0.1 <= chance < 0.15 else 200, headers={"Retry-After": "0"})
+
+    def _kill(self) -> None:
+        assert self.client is not None
+        self.kills += 1
+        os.kill(self.client.pid, signal.SIGKILL)
+        self.client = None
+
+
+def test_a_server_that_honours_keys_gets_each_record_once_from_a_process_that_is_killed(tmp_path: Path) -> None:
+    store = KillingStore()
+    with HttpPeer(store).serving() as peer:
+        (tmp_path / "send.py").write_text(SENDING.format(url=peer.url, count=RECORDS))
+        while True:
+            with WarmCommand("run", "send.py", "--state", "state", cwd=tmp_path, stderr=subprocess.PIPE) as process:
+                store.client = process
+                error = process.communicate(timeout=300)[1]
+            if process.returncode != -signal.SIGKILL:
+                break
+        assert process.returncode == 0, error
+
+    assert store.kills > 3
+    assert store.repeated > 0
+    assert len(store.kept) == RECORDS

@@ -9,11 +9,11 @@ import trio
 from conduit_connectors import http
 from http_peer import HttpPeer, PagedApi, PeerAnswer, PeerRequest
 
-from conduit_py.sdk import EndOfSource, NothingYet, Reading, Record
+from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading, Record
 from conduit_py.testing import source_acceptance
 
 PAGINGS: dict[str, dict[str, Any]] = {
-    "none": {"params": {"cursor": "17"}},
+    "none": {"params": {"cursor": 17}},
     "cursor": {"paging": "cursor", "cursor_path": "next"},
     "page": {"paging": "page"},
     "offset": {"paging": "offset"},
@@ -90,6 +90,12 @@ async def test_every_paging_reads_all_and_resumes_after_any_record(kind: str, pe
     assert records[0].key == {"id": expected[0]}
     for index in (0, 3, len(records) - 1):
         assert ids(await read_all(connector, records[index].position)) == expected[index + 1 :]
+
+
+def test_positions_of_others_are_refused(peer: HttpPeer) -> None:
+    for position in (b"17", b'{"checkpoint":{"next":[1]}}'):
+        with pytest.raises(FatalError, match="position"):
+            source(peer).check_position(position)
 
 
 async def test_a_page_that_changed_is_given_again_and_nothing_of_it_is_skipped(peer: HttpPeer, api: PagedApi) -> None:

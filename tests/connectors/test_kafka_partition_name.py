@@ -1,9 +1,12 @@
-"""The runs that messages of several partitions are in: each has its step, in order, with and without gaps."""
+"""Messages of several partitions: the runs they are in, each with its step, and how many of them wait."""
 
 from itertools import pairwise
 from typing import Any
 
+from conduit_connectors import kafka
+from conduit_connectors.kafka.connection import ClientErrors
 from conduit_connectors.kafka.partition_name import find_runs, name_of, offset_of
+from conduit_connectors.kafka.partition_reader import PartitionReader
 from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,3 +30,26 @@ def test_every_message_has_its_step(drawn: list[tuple[str, int, int]]) -> None:
     ]
     assert find_runs(messages, alike=len(ends) == 1) == runs
     assert all(one[0] != other[0] for one, other in pairwise(runs))
+
+
+def test_large_messages_fill_the_buffer_by_their_bytes() -> None:
+    """By their number alone, 4000 messages of a megabyte would wait in memory. No broker is needed: none is asked."""
+    make: Any = Message
+    options = kafka.Source(servers="127.0.0.1:9", topics=["t"]).options
+    errors = ClientErrors(options, None)
+    settings = {**options.settings(), **errors.settings(), "group.id": "g"}
+    reader = PartitionReader(settings, errors, position={}, start="earliest", group=False, revoke_seconds=1)
+    reader._next_offsets = {"t:0": 0, "u:0": 0}
+    room = [reader._has_room()]
+    large = [make(topic="tu"[number % 2], partition=0, offset=number, value=bytes(2**20)) for number in range(20)]
+    reader._add(large)
+    room.append(reader._has_room())
+    taken = reader.take(8, 1)
+    room.append(reader._has_room())
+    reader._forget({"u:0"})
+    room.append(reader._has_room())
+    reader.close()
+
+    assert taken is not None
+    assert len(taken.messages) == 8
+    assert room == [True, False, False, True]

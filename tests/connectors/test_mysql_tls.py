@@ -1,7 +1,7 @@
 """MariaDB behind TLS: a certificate that is trusted is enough, and any other ends in an error that says what to do."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class GuardedMariaDb(MariaDbServer):
     def certificate(self) -> Path:
         return self.folder / "certificate.pem"
 
-    def run(self, command: list[str], **options: Any) -> None:
+    def run(self, command: Sequence[str], **options: Any) -> None:
         make_certificate(self.certificate)
         super().run([*command, f"--ssl-cert={self.certificate}", f"--ssl-key={self.certificate}"], **options)
 

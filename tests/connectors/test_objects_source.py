@@ -143,7 +143,7 @@ def test_patterns_name_what_they_say(tmp_path: Path) -> None:
 
     def names(*patterns: str) -> list[str]:
         records = read_all([str(tmp_path / each) for each in patterns], format="csv")
-        return [record.payload.after["n"] for record in records]
+        return [row["n"] for row in values(records)]
 
     assert names("a/*.csv") == ["a/1.csv"]
     assert names("**/*.csv") == ["[x]/8.csv", "a-b/6.csv", "a/1.csv", "a/b/2.csv", "c/4.csv"]
@@ -232,9 +232,11 @@ def test_objects_go_when_their_records_are_durable_and_not_before(tmp_path: Path
         (folder / name).write_text(f"{name}1\n{name}2\n")
     (folder / "d").write_text("")
     source = opened(folder, **options)
-    records = []
+    records: list[Record] = []
     for _ in range(3):
-        records += source.read(2)
+        reading = source.read(2)
+        assert not isinstance(reading, Reading)
+        records += reading
     last = source.read(1)
     assert isinstance(last, Reading)
     assert last.records == []

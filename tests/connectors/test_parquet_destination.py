@@ -2,6 +2,8 @@
 
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -275,3 +277,34 @@ def test_columns_that_parquet_has_not_are_told(tmp_path: Path) -> None:
     interval = pa.table({"x": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
     with pytest.raises(FatalError, match="Parquet cannot store these columns"):
         opened(tmp_path).write(table_batch(interval))
+
+
+WITHOUT = """
+import sys
+for name in ("pyspark", "py4j", "delta", "obstore", "fsspec", "fastavro", "boto3"):
+    sys.modules[name] = None  # as if it were not installed
+import conduit_py
+from conduit_connectors import memory, parquet
+outcome = conduit_py.run(
+    conduit_py.Pipeline(
+        "p",
+        sources={"in": memory.Source(records=[{"n": 1}, {"n": 2}])},
+        destinations={"out": parquet.Destination(path="out")},
+    )
+)
+assert outcome.error is None, outcome.error
+read = []
+outcome = conduit_py.run(
+    conduit_py.Pipeline(
+        "q", sources={"in": parquet.Source(path="out")}, destinations={"out": memory.Destination(into=read)}
+    )
+)
+assert [record.payload.after for record in read] == [{"n": 1}, {"n": 2}], read
+"""
+
+
+def test_it_needs_neither_spark_nor_java(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": "/nowhere"}
+    ran = subprocess.run([sys.executable, "-c", WITHOUT], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    assert ran.returncode == 0, ran.stderr

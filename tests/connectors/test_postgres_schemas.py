@@ -1,7 +1,7 @@
 """Schemas of a PostgreSQL source: announced with the first record of a table and with the first one after a change."""
 
 from conduit_connectors import postgres as connector
-from conduit_connectors.change_queue import ChangeOrigin, ChangeQueue, ReadyChange
+from conduit_connectors.change_queue import ChangeOrigin, ChangeQueue
 from conduit_connectors.postgres.position import SourcePosition
 from postgres_changes import ChangeReader, opened, run_sql, run_transaction, slot_of
 
@@ -80,7 +80,7 @@ async def test_a_schema_is_announced_once_for_rows_and_changes_until_the_table_c
 
 def give(ready: ChangeQueue[SourcePosition], collection: str, version: str, *, ends: bool = True) -> None:
     origin = ChangeOrigin({}, CollectionSchema(collection, version, ()))
-    ready.hold(ReadyChange(Operation.CREATE, origin, SourcePosition.within("1", "0/1", 1, 0, ())))
+    ready.hold(Operation.CREATE, origin, SourcePosition.within("1", "0/1", 1, 0, ()), None, None, None)
     if ends:
         ready.release(SourcePosition.at("1", 1, ()))
 

@@ -7,7 +7,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, ClassVar
 
 import httpx2
 import pytest
@@ -16,7 +17,10 @@ from conduit_connectors import webhook
 from conduit_connectors.webhook.signature import signature_error
 from http_peer import free_port
 
-from conduit_py.sdk import EndOfSource, FatalError, Record
+from conduit_py import Destination, Pipeline, Recovery, Source
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.sdk import Batch, DestinationConnector, EndOfSource, FatalError, Options, Record, TransientError
+from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import source_acceptance
 
 SECRET = "s3cret-of-the-sender"
@@ -230,6 +234,42 @@ async def test_headers_are_kept_and_raw_bodies_are_bytes() -> None:
     assert answer.status_code == 200
     assert record.payload.after == b"\x00raw"
     assert record.metadata == {"webhook.header.x-event": "push"}
+
+
+class Failing(DestinationConnector[Options]):
+    """Cannot be reached the first time."""
+
+    written: ClassVar[list[Any]] = []
+    failures: ClassVar[list[str]] = ["the disk is full"]
+
+    async def write(self, batch: Batch) -> None:
+        if self.failures:
+            raise TransientError(self.failures.pop())
+        self.written.extend(record.payload.after for record in batch)
+
+
+async def test_a_run_that_fails_answers_503_and_the_next_one_takes_the_repeat() -> None:
+    port = free_port()
+    pipeline = Pipeline(
+        "p",
+        sources=[Source("hook", webhook.Source(listen=f"127.0.0.1:{port}", key_path="id"))],
+        destinations=[Destination("out", Failing())],
+    )
+    supervisor = Supervisor(pipeline, MemoryStore(), recovery=Recovery(delay_seconds=0.01, retries=None))
+    statuses: list[int] = []
+    async with trio.open_nursery() as nursery, httpx2.AsyncClient(timeout=60) as client:
+        nursery.start_soon(supervisor.run)
+        with trio.fail_after(60):
+            while not statuses or statuses[-1] != 200:
+                with suppress(httpx2.TransportError):
+                    answer = await client.post(f"http://127.0.0.1:{port}/", content=b'{"id": 1}')
+                    statuses.append(answer.status_code)
+                await trio.sleep(0.01)
+        supervisor.stop()
+
+    assert statuses[0] == 503
+    assert set(statuses) == {503, 200}
+    assert Failing.written == [{"id": 1}]
 
 
 STRIPE = {"secret": SECRET, "signature_style": "stripe", "signature_header": "Stripe-Signature"}

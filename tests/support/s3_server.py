@@ -1,10 +1,14 @@
 """A real S3 service for tests: SeaweedFS on loopback, one for each worker of pytest-xdist that needs it."""
 
 import json
+import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
+import boto3
 import pytest
 from queue_servers import beside_python
 
@@ -35,6 +39,37 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )  # fmt: skip
     yield address
     server.stop()
+
+
+class BucketFolder:
+    """A folder of a bucket. All tests share the bucket: each takes volumes of the service, which are few."""
+
+    def __init__(self, address: str) -> None:
+        self.root = f"s3://objects/{secrets.token_hex(4)}"
+        self._prefix = self.root.removeprefix("s3://objects/") + "/"
+        self.options: dict[str, Any] = {
+            "s3_endpoint": address, "s3_region": "us-east-1", "s3_access_key": ACCESS_KEY, "s3_secret_key": SECRET_KEY,
+        }  # fmt: skip
+        """The options of the connectors of objects."""
+        self._client: Any = boto3.client(
+            "s3", endpoint_url=address, aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
+            region_name="us-east-1",
+        )  # fmt: skip
+        with suppress(self._client.exceptions.BucketAlreadyOwnedByYou, self._client.exceptions.BucketAlreadyExists):
+            self._client.create_bucket(Bucket="objects")
+
+    def url(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def put(self, key: str, content: bytes) -> None:
+        self._client.put_object(Bucket="objects", Key=self._prefix + key, Body=content)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._client.get_object(Bucket="objects", Key=self._prefix + key)["Body"].read())
+
+    def keys(self, prefix: str = "") -> list[str]:
+        found = self._client.list_objects_v2(Bucket="objects", Prefix=self._prefix + prefix).get("Contents", [])
+        return [each["Key"].removeprefix(self._prefix) for each in found]
 
 
 def _answers(address: str) -> bool:

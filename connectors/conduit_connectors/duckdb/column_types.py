@@ -47,6 +47,7 @@ _TEXTS: Final = {
     "INTERVAL": ({"duration"}, re.compile(r"(?!)")),
 }
 """The kinds of values that such a column holds, and how a text must be written for it."""
+_NO_TEXTS: Final = (frozenset[str](), re.compile(r"(?!)"))
 _ARROW: Final[Mapping[str, pa.DataType]] = {
     "BOOLEAN": pa.bool_(),
     "SMALLINT": pa.int16(),
@@ -83,9 +84,7 @@ def column_fit(kind: str, column: ColumnType) -> Fit | None:
     if column.family == "other":
         return _fit_of_other(kind, column)
     if column.family == "decimal" and kind in ("decimal", "real"):
-        # A NaN has no digits that could be lost, but there is none among the decimals of DuckDB.
-        fit = fit_of(kind, column, typed=True) or NEVER
-        return Fit(lambda value: math.isfinite(Decimal(value)) and fit.holds(value), True, fit.as_text)  # type: ignore[misc]
+        return _fit_of_digits(kind, column)
     if column.family == "json":
         return None if kind == "json" else Fit(_is_json, silent=True) if kind in ("text", "decimal") else NEVER
     if kind == "text" and column.family in _NUMBERS:
@@ -95,16 +94,26 @@ def column_fit(kind: str, column: ColumnType) -> Fit | None:
     return fit._replace(silent=True) if fit is not None else None
 
 
+def _fit_of_digits(kind: str, column: ColumnType) -> Fit:
+    fit = fit_of(kind, column, typed=True) or NEVER
+
+    def holds(value: Any) -> bool:
+        # A NaN has no digits that could be lost, but there is none among the decimals of DuckDB.
+        return math.isfinite(Decimal(value)) and fit.holds is not None and fit.holds(value)
+
+    return Fit(holds, silent=True, as_text=fit.as_text)
+
+
 def _fit_of_other(kind: str, column: ColumnType) -> Fit | None:
     if (limits := _RANGES.get(column.name)) is not None:
         if kind == "boolean" or kind not in ("integer", "long", "wide"):
             return NEVER
         return Fit(lambda value: int(value) in limits, silent=True)
-    kinds, written = _TEXTS.get(column.name, (set(), None))
+    kinds, written = _TEXTS.get(column.name, _NO_TEXTS)
     if kind in kinds:
         # A time of the day may have a zone, for which the column has no room.
         return Fit(lambda value: written.fullmatch(value) is not None, silent=True) if kind == "time" else None
-    if kind == "text" and written is not None:
+    if kind == "text" and kinds:
         return Fit(lambda value: written.fullmatch(value) is not None and _exists(column.name, value), silent=True)
     # Members of an ENUM are known to the database only, which refuses others.
     return None if kind == "text" and column.name.startswith("ENUM(") else NEVER

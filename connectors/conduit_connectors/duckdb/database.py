@@ -114,7 +114,7 @@ class DuckDbDatabase(SqlDatabase):
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
-            return self._connection.execute(sql, list(parameters)).fetchall()
+            return [tuple(row) for row in self._connection.execute(sql, list(parameters)).fetchall()]
         except duckdb.Error as error:
             self._broken = True
             raise self._translate(error) from error
@@ -171,6 +171,17 @@ class DuckDbDatabase(SqlDatabase):
             (schema if dot else "main", name),
         )
         return None if defaults else arrow_schema(types)
+
+    def has_constraints(self, table: str) -> bool:
+        """True if the table may refuse a row whose values have the types of its columns."""
+        schema, dot, name = table.rpartition(".")
+        where = "database_name = current_database() AND schema_name = ? AND table_name = ?"
+        [(count,)] = self.rows(
+            f"SELECT (SELECT count(*) FROM duckdb_constraints() WHERE {where})"
+            f" + (SELECT count(*) FROM duckdb_indexes() WHERE {where})",
+            (schema if dot else "main", name) * 2,
+        )
+        return bool(count)
 
     def fit(self, kind: str, column: ColumnType) -> Fit | None:
         return column_fit(kind, column)

@@ -12,7 +12,9 @@ from conduit_connectors.sql.database import NotThisRow, StatementRefused
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import NameRules, RowEncoder, TableArguments, TableOptions
 from conduit_connectors.table_rows import fit_batch
-from conduit_py.sdk import Batch
+from conduit_py.sdk import Batch, TransientError
+
+_ROWS_AT_ONCE = 50_000
 
 
 class DestinationOptions(TableOptions):
@@ -65,12 +67,19 @@ class Destination(SqlDestination[DestinationOptions]):
     def open(self) -> None:
         super().open()
         self._known_changes = -1
+        self._unconstrained = False
+        self._waiting: list[pa.Table] = []
 
     def write(self, batch: Batch) -> dict[int, str]:
         # In place of a row for each record, if all records are rows as they are: several times as quick.
         if self._staged is None and (rows := self._fit_plainly(batch)) is not None and self._append(rows):
             return {}
+        self._append_waiting()
         return super().write(batch)
+
+    def commit(self, changes: bytes) -> None:
+        self._append_waiting()
+        super().commit(changes)
 
     def _append(self, rows: pa.Table) -> bool:
         """Append rows; False, and nothing is appended, if the table refuses one of them."""
@@ -78,7 +87,21 @@ class Destination(SqlDestination[DestinationOptions]):
             with self._transaction():
                 return self._append_part(rows)
         self._start()
-        return self._append_part(rows)
+        if not self._unconstrained:
+            return self._append_part(rows)
+        # Nothing of the table can refuse them, so they may wait for more: a statement costs as much as 1000 rows.
+        self._waiting.append(rows)
+        if sum(each.num_rows for each in self._waiting) >= _ROWS_AT_ONCE:
+            self._append_waiting()
+        return True
+
+    def _append_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting and not self._append_part(pa.concat_tables(waiting)):
+            raise TransientError(
+                f"the table {self.options.table!r} was changed while it was written",
+                suggestion="let nobody else change it meanwhile; the next run reads it as it is",
+            )
 
     def _append_part(self, rows: pa.Table) -> bool:
         database = self._duckdb
@@ -116,7 +139,9 @@ class Destination(SqlDestination[DestinationOptions]):
         if options.table is None or options.mode != "append" or options.layout != "columns":
             return None
         if self._writing.changes != self._known_changes:
+            self._append_waiting()
             self._plain_schema = self._duckdb.plain_schema(options.table)
+            self._unconstrained = not self._duckdb.has_constraints(options.table)
             self._known_changes = self._writing.changes
         return self._plain_schema
 

@@ -232,12 +232,21 @@ class CsvTable:
             raise FatalError(what, suggestion="write to a new file, or set `columns` to those of the file")
         self._columns = columns or self._columns
 
+    @property
+    def columns(self) -> Sequence[str] | None:
+        """The columns; None before the first record, if nobody gave them."""
+        return self._columns
+
+    def header(self) -> bytes:
+        """The first row of a file."""
+        return self._line(self._columns or ())
+
     def encode(self, records: Sequence[Record], *, header: bool) -> Encoded:
         """The rows, after the header if the file has none yet."""
         encoded = encode_each(records, self._row)
         if not header or self._columns is None or not encoded.text:
             return encoded
-        return Encoded(self._line(self._columns) + encoded.text, encoded.refused)
+        return Encoded(self.header() + encoded.text, encoded.refused)
 
     def _row(self, record: Record) -> bytes:
         fields = structured_fields(record.payload.after, "csv")

@@ -1,6 +1,7 @@
 """The file source: reads one file, to its end or for as long as it grows."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 
 from conduit_connectors.file.csv_format import CsvRows
 from conduit_connectors.file.handle import HEAD_SIZE, FilePart, FilePosition, FileStart, Handle, hash_head
+from conduit_connectors.file.many_files import is_plain_file, locate_object, read_many_files
 from conduit_connectors.file.rotation import (
     find_first,
     find_next,
@@ -58,6 +60,11 @@ class Source(sdk.SplittableSource[SourceOptions]):
     - When the old file is not found, or is compressed, the new file is read from its start. A warning names the
       offset after which lines may have been missed.
 
+    A path with `*`, `?`, `[…]` or `**` names several files, read in the order of their names. A file whose name ends in
+    .gz, .bz2, .zst or .lz4 is decompressed. Both go without `tail`. The next run reads the files that come after. One
+    that is added or replaced and comes before is an error, or is read with `on_replaced="reread"`. `objects.Source`
+    reads other formats and stores in the same way.
+
     A file is recognised by its inode and its first 1024 bytes. So a file that is truncated and at once
     written again with the same beginning, beyond the offset that was reached, is not noticed.
     """
@@ -73,6 +80,8 @@ class Source(sdk.SplittableSource[SourceOptions]):
     _truncated: FatalError | None = None
     _end: int | None = None
     """The offset at which a part of a file ends."""
+    _many: Any = None
+    """Reads the files of a pattern, and compressed ones."""
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
@@ -81,16 +90,25 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def endless(self) -> bool:
         return self.options.tail
 
-    def data_file(self) -> Path:
-        return self.options.path
+    def data_file(self) -> Path | None:
+        return self.options.path if is_plain_file(self.options) else None
 
     @property
     def gives(self) -> Any:
         return FORM_OF_LINES[self.options.format]
 
+    def probe(self) -> str:
+        if not os.access(self.options.path, os.R_OK):
+            advice = "check the path, and the rights of this user"
+            raise FatalError(f"{self.options.path} cannot be read", suggestion=advice)
+        return f"{self.options.path} can be read"
+
     def open(self, position: bytes | None) -> None:
         self._buffer = LineBuffer(0, 0)
-        if position is not None and (start := FileStart.parse(position)) is not None:
+        if not is_plain_file(self.options):
+            self._many = read_many_files(self.options, self.payload_type)
+            self._many.start(position)
+        elif position is not None and (start := FileStart.parse(position)) is not None:
             self._start_again(start)
         elif position is not None:
             self._resume(FilePosition.parse(position))
@@ -102,20 +120,23 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def start_position(self) -> bytes | None:
         """Return what finds the file again if it is rotated before the first commit."""
-        if not self.options.tail:
+        if not self.options.tail or self._many is not None:
             return None
         head = b"" if self._handle is None else self._handle.read_at(0, HEAD_SIZE)
         inode = 0 if self._handle is None else self._handle.inode
         return bytes(FileStart(inode, len(head), hash_head(head), newest_rotated(self.options.path)))
 
     def check_position(self, position: bytes) -> None:
-        if FileStart.parse(position) is None:
+        if locate_object(position) is None and FileStart.parse(position) is None:
             FilePosition.parse(position)
 
     def locate_record(self, position: bytes) -> str | None:
-        return locate_line(self.options.path, FilePosition.parse(position))
+        return locate_object(position) or locate_line(self.options.path, FilePosition.parse(position))
 
     def read(self, n: int) -> Records | Reading:
+        if self._many is not None:
+            found: Records | Reading = self._many.read(n)
+            return found
         while True:
             filled = len(self._buffer) < n and self._fill()
             waiting = len(self._buffer)
@@ -131,8 +152,8 @@ class Source(sdk.SplittableSource[SourceOptions]):
                 self._reach_end()
 
     def splits(self) -> bool:
-        """False for CSV, whose rows may span lines: where one begins depends on all before it. False with `tail`."""
-        return self.options.format != "csv" and not self.options.tail
+        """False for CSV, whose rows may span lines: where one begins depends on all before it. False for many files."""
+        return is_plain_file(self.options) and self.options.format != "csv" and not self.options.tail
 
     def split(self, size: int) -> bytes:
         assert self._handle is not None
@@ -153,8 +174,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
         stretch.check(handle)
         self._end = stretch.end
 
-    def lag(self) -> Lag:
+    def lag(self) -> Lag | None:
         """Return the bytes not read yet, of the open file and of the one at the path if that is another."""
+        if self._many is not None:
+            return None
         handle, buffer = self._handle, self._buffer
         sizes = [] if handle is None else [handle.stat().st_size - buffer.offset + buffer.size]
         try:
@@ -166,6 +189,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
         return Lag(bytes=max(sum(sizes), 0))
 
     def teardown(self) -> None:
+        if self._many is not None:
+            self._many.close()
+            self._many = None
         for handle in (self._handle, self._next):
             if handle is not None:
                 handle.close()

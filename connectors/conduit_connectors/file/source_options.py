@@ -6,6 +6,7 @@ from typing import Literal, Required, TypedDict
 
 from pydantic import Field, model_validator
 
+from conduit_connectors.compression import CompressionOption, compression_of
 from conduit_connectors.file.csv_format import Delimiter, Names
 from conduit_connectors.line_formats import LineFormat
 from conduit_py.sdk import DuplicateKeys, Options
@@ -14,11 +15,12 @@ from conduit_py.sdk import DuplicateKeys, Options
 class SourceOptions(Options):
     """Options of the file source."""
 
-    path: Path = Field(description="the file to read")
+    path: Path = Field(description="the file to read, or several, as in/*.csv")
     format: LineFormat = Field(
         default="lines",
         description="what a line is: raw bytes, a JSON object, a CSV row, or a whole record in OpenCDC's JSON form",
     )
+    compression: CompressionOption = Field(default="auto", description='how it is compressed; "auto": by its name')
     tail: bool = Field(default=False, description="wait for more at the end of the file, and follow its rotation")
     on_replaced: Literal["refuse", "reread"] = Field(
         default="refuse",
@@ -32,6 +34,13 @@ class SourceOptions(Options):
     )
     delimiter: Delimiter = ","
     header: Names | None = Field(default=None, description="the columns of a CSV file; None: its first row names them")
+
+    @model_validator(mode="after")
+    def _tail_is_for_one_growing_file(self) -> "SourceOptions":
+        compressed = self.compression != "none" and (self.compression != "auto" or compression_of(str(self.path)))
+        if self.tail and compressed:
+            raise ValueError("tail goes with a file that grows, which a compressed one does not")
+        return self
 
     @model_validator(mode="after")
     def _replacement_is_for_whole_files(self) -> "SourceOptions":
@@ -57,6 +66,7 @@ class SourceArguments(TypedDict, total=False):
 
     path: Required[str | Path]
     format: LineFormat
+    compression: CompressionOption
     tail: bool
     on_replaced: Literal["refuse", "reread"]
     line_size_max: int

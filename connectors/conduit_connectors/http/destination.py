@@ -217,7 +217,9 @@ class Destination(DestinationConnector[DestinationOptions]):
             except (AddressRefused, AnswerTooLarge) as error:
                 raise FatalError(f"{place(url)}: {error}", suggestion="check url and response_size_max") from error
 
-        reply = await send_with_retries(attempt, retries=self.options.retries, pace=self._pace, rng=self._rng)
+        reply = await send_with_retries(
+            attempt, place(url), retries=self.options.retries, pace=self._pace, rng=self._rng
+        )
         return await attempt() if reply.status == 401 and self._credentials.reject() else reply
 
     def _unusable(self, url: httpx2.URL, reply: HttpReply) -> FatalError:

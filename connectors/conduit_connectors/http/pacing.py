@@ -1,5 +1,6 @@
 """Pacing: how fast requests are made, and when one is made again: rate limits, `Retry-After` and back-off."""
 
+import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -13,8 +14,12 @@ from conduit_py.sdk import TransientError
 RETRY_AFTER_MAX_SECONDS: Final = 3600.0
 """The longest wait that an answer can ask for. A hostile one could ask for years."""
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
+LOGGED_SECONDS: Final = 10.0
+"""A wait that is at least so long is in the log: the pipeline looks idle meanwhile."""
 _DELAY_SECONDS: Final = 0.2
 _DELAY_MAX_SECONDS: Final = 30.0
+
+log = logging.getLogger("conduit_py")
 
 
 class PacedReply(Protocol):
@@ -67,11 +72,11 @@ def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None)
 
 
 async def send_with_retries(
-    attempt: Callable[[], Awaitable[ReplyT]], *, retries: int, pace: RequestPace, rng: random.Random
+    attempt: Callable[[], Awaitable[ReplyT]], place: str, *, retries: int, pace: RequestPace, rng: random.Random
 ) -> ReplyT:
     """Return the first answer that is final. Unreachable peers, 408, 425, 429 and 5xx are tried again.
 
-    After `retries` the last answer is returned, or its TransientError raised.
+    After `retries` the last answer is returned, or its TransientError raised. `place` is what the log calls the peer.
     """
     for number in range(retries + 1):
         await pace.wait()
@@ -84,7 +89,10 @@ async def send_with_retries(
         except TransientError:
             if number == retries:
                 raise
-        await trio.sleep(back_off_seconds(number, rng) if wait is None else wait)
+        seconds = back_off_seconds(number, rng) if wait is None else wait
+        if seconds >= LOGGED_SECONDS:
+            log.warning("%s cannot take a request now; the next one is made in %.0f s", place, seconds)
+        await trio.sleep(seconds)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -92,7 +92,7 @@ def request_url(state: PollState, options: SourceOptions) -> httpx2.URL:
     url = httpx2.URL(options.url)
     if options.paging == "link" and state.next is not None:
         return join(url, str(state.next))
-    params = dict(options.params)
+    params = {name: str(value) for name, value in options.params.items()}
     if options.since_param is not None and state.since is not None:
         params[options.since_param] = str(state.since)
     if options.paging == "page":

@@ -54,6 +54,10 @@ class Source(CheckpointedSource[SourceOptions]):
     def gives(self) -> Any:
         return dict[str, Any]
 
+    def check_position(self, position: bytes) -> None:
+        super().check_position(position)
+        PollState.decode(msgspec.json.decode(position)["checkpoint"], self.options)
+
     async def resume(self, checkpoint: Any) -> None:
         self._state = PollState.decode(checkpoint, self.options)
         self._page: deque[Record | UnreadableRecord | SourceCheckpoint] = deque()
@@ -146,7 +150,7 @@ class Source(CheckpointedSource[SourceOptions]):
         assert self._client is not None
         origin = httpx2.URL(self.options.url)
         reply = await send_with_retries(
-            lambda: self._attempt(url, origin), retries=self.options.retries, pace=self._pace, rng=self._rng
+            lambda: self._attempt(url, origin), place(url), retries=self.options.retries, pace=self._pace, rng=self._rng
         )
         if reply.status == 401 and self._credentials.reject():
             reply = await self._attempt(url, origin)

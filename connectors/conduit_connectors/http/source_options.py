@@ -1,5 +1,6 @@
 """SourceOptions: which API is polled, how its pages follow each other, and what is new."""
 
+from collections.abc import Mapping
 from typing import Literal, Required
 
 from pydantic import Field, model_validator
@@ -16,7 +17,9 @@ class SourceOptions(ConnectionOptions):
     """Which API, how its pages follow each other, and what is new."""
 
     url: HttpUrl = Field(description="the list to read, with GET")
-    params: dict[str, str] = Field(default={}, description="parameters of every request, such as the size of a page")
+    params: dict[str, str | int | float] = Field(
+        default={}, description="parameters of every request, such as the size of a page"
+    )
     format: BodyFormat = Field(default="auto", description="JSON, or JSON lines; `auto` goes by the content type")
     records: JsonPath = Field(default=JsonPath("$"), description="where the records are in a page, such as data.items")
     records_optional: bool = Field(
@@ -59,7 +62,7 @@ class SourceArguments(ConnectionArguments, total=False):
     """SourceOptions as a caller writes them, for editors and type checkers."""
 
     url: Required[str]
-    params: dict[str, str]
+    params: Mapping[str, str | int | float]
     format: BodyFormat
     records: str | JsonPath
     records_optional: bool

@@ -22,6 +22,8 @@ from conduit_py.sdk import FatalError, TransientError
 
 BUFFER_MAX = 4000
 """Messages that wait to be read. With more, the consumer waits until half of them are taken, and pauses partitions."""
+BUFFER_BYTES_MAX = 16 * 1024 * 1024
+"""The same for the bytes of their values: 4000 messages of a megabyte would be all the memory there is."""
 _TAKE_MAX = 2000
 _PAUSE_AFTER_SECONDS = 1.0
 _TICK_SECONDS = 0.5
@@ -52,6 +54,7 @@ class PartitionReader:
         self._changed = threading.Condition()
         self._group = GroupOffsets(self._consumer, self._changed, used=group)
         self._ready: list[Message] = []
+        self._ready_bytes = 0
         self._next_offsets: dict[str, int] = {}
         """The offset to read next of each partition that is ours."""
         self._generation = self._position.pop(GENERATION, 0)
@@ -108,6 +111,7 @@ class PartitionReader:
             position = self._make_position()
             messages = self._ready[:n]
             del self._ready[:n]
+            self._ready_bytes -= sum(map(len, messages))
             runs = find_runs(messages, alike=len(self._next_offsets) == 1) if messages else []
             self._next_offsets |= {partition: offsets[-1] for partition, offsets in runs}
             if self._ends is not None:
@@ -142,6 +146,10 @@ class PartitionReader:
             self._thread.join()
         self._group.commit(asynchronous=False)
         self._consumer.close()
+
+    def _keep(self, messages: list[Message]) -> None:
+        """Only these wait to be read."""
+        self._ready, self._ready_bytes = messages, sum(map(len, messages))
 
     def _make_position(self) -> dict[str, int]:
         generation = {GENERATION: self._generation} if self._generation else {}
@@ -196,11 +204,12 @@ class PartitionReader:
             self._consumer.incremental_assign(self._place(new))
 
     def _has_room(self) -> bool:
-        return self._stopping or 2 * len(self._ready) <= BUFFER_MAX
+        return self._stopping or (2 * len(self._ready) <= BUFFER_MAX and 2 * self._ready_bytes <= BUFFER_BYTES_MAX)
 
     def _wait_for_room(self) -> None:
         with self._changed:
-            if len(self._ready) < BUFFER_MAX or self._changed.wait_for(self._has_room, _PAUSE_AFTER_SECONDS):
+            full = len(self._ready) >= BUFFER_MAX or self._ready_bytes >= BUFFER_BYTES_MAX
+            if not full or self._changed.wait_for(self._has_room, _PAUSE_AFTER_SECONDS):
                 return
         # Back-pressure. The member keeps polling, or the group would think that it has died.
         self._consumer.pause(self._consumer.assignment())
@@ -217,7 +226,9 @@ class PartitionReader:
         if not messages:
             return
         with self._changed:
-            self._ready += [message for message in messages if message not in events] if events else messages
+            new = [message for message in messages if message not in events] if events else messages
+            self._ready += new
+            self._ready_bytes += sum(map(len, new))
             for event in events:
                 self._note(event)
             self._changed.notify_all()
@@ -280,7 +291,7 @@ class PartitionReader:
     def _give_away(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         gone = {name_partition(each.topic, each.partition) for each in partitions}
         with self._changed:
-            self._ready = [message for message in self._ready if name_of(message) not in gone]
+            self._keep([message for message in self._ready if name_of(message) not in gone])
             read = {partition: self._next_offsets[partition] for partition in gone if partition in self._next_offsets}
 
             def is_acked() -> bool:
@@ -306,7 +317,7 @@ class PartitionReader:
 
     def _forget(self, gone: set[str]) -> None:
         with self._changed:
-            self._ready = [message for message in self._ready if name_of(message) not in gone]
+            self._keep([message for message in self._ready if name_of(message) not in gone])
             self._group.forget(gone)
             self._gone |= gone
             for partition in gone:

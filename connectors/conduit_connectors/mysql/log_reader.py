@@ -247,7 +247,7 @@ class BinlogReader:
         """Hold this change back until it is certain whether it is the last one of its transaction."""
         # Invariant 11: the end of the last run may have cut this transaction after its first records.
         if self._resume is None or change.position.place > self._resume[1]:
-            self.ready.hold(change)
+            self.ready.hold(*change.parts)
 
     def _refuse(self, what: str, advice: str = "") -> FatalError:
         where = f" in the transaction {self._transaction.gtid}" if self._transaction is not None else ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from conduit_connectors.objects.store import ObjectInfo, ObjectReplaced
 from conduit_py.sdk import FatalError, TransientError
@@ -73,7 +73,7 @@ class CloudStore:
             except FileNotFoundError:
                 return
 
-    def put(self, name: str, file: BinaryIO) -> None:
+    def put(self, name: str, file: IO[bytes]) -> None:
         file.seek(0)
         with self._errors(name):
             self._obstore.put(self._store, name, file, chunk_size=8 * 2**20, max_concurrency=4)
@@ -82,6 +82,9 @@ class CloudStore:
         with self._errors(name):
             self._obstore.copy(self._store, name, to)
             self._obstore.delete(self._store, name)
+
+    def close(self) -> None:
+        pass
 
     def _check_order(self, before: str, name: str) -> None:
         if not self._by_folder and before.encode() >= name.encode():
@@ -140,8 +143,8 @@ def _by_folder(name: str) -> list[bytes]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the error without the structures of Rust that follow it."""
-    return str(error).split("\n", 1)[0][:500]
+    """Return the error without the structures of Rust that follow it, and without what the service answered."""
+    return str(error).split("\n", 1)[0].split("<?xml", 1)[0].rstrip(": ")[:500]
 
 
 def _import_obstore() -> Any:

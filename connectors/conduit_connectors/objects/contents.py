@@ -5,7 +5,14 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from conduit_connectors.compression import ByteStream, Compression, compression_of, decompress, without_compression
+from conduit_connectors.compression import (
+    ByteStream,
+    Compression,
+    CompressionOption,
+    compression_of,
+    decompress,
+    without_compression,
+)
 from conduit_connectors.file.csv_format import CsvRows
 from conduit_connectors.json_lines import JsonLines
 from conduit_connectors.line_formats import parse_opencdc, parse_raw, too_long
@@ -16,7 +23,6 @@ from conduit_connectors.objects.store import ObjectBytes
 from conduit_py.sdk import DuplicateKeys, FatalError, Payloads, Positions, Reading, Record
 
 ContentFormat: TypeAlias = Literal["auto", "lines", "json", "json-array", "csv", "opencdc", "avro", "parquet"]
-CompressionOption: TypeAlias = Literal["auto", "none", "gzip", "bz2", "zstd", "lz4"]
 _BLOCK_SIZE = 2**18
 _NUMBER = b"%d"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from posixpath import dirname
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from conduit_connectors.objects.store import ObjectInfo, ObjectReplaced
 from conduit_py.sdk import FatalError, TransientError
@@ -26,19 +26,19 @@ class FsspecStore:
             import fsspec
             from fsspec.utils import infer_storage_options
 
-            # The address may have the host, the port and the user.
+            # The address may have the host, the port and the user. Not from the cache, which keeps connections open.
             inferred = {
                 key: value
                 for key, value in infer_storage_options(root).items()
                 if key in ("host", "port", "username", "password")
             }
-            self._files: Any = fsspec.filesystem(scheme, **{**inferred, **options})
+            self._files: Any = fsspec.filesystem(scheme, **{"skip_instance_cache": True, **inferred, **options})
         except ImportError as error:
             raise FatalError(
                 f"{scheme}:// is read and written through fsspec and a library that is not installed: {error}",
                 suggestion="pip install 'conduit-dataflow[objects]', and the library that the message names",
             ) from error
-        except (OSError, ValueError, TypeError) as error:
+        except Exception as error:  # a boundary: every file system has errors of its own
             hint = "correct the address, or what is in store_options"
             raise FatalError(f"{root} cannot be opened: {error}", suggestion=hint) from error
 
@@ -72,12 +72,12 @@ class FsspecStore:
         return self._info(found) if found["type"] == "file" else None
 
     def open(self, info: ObjectInfo) -> "FsspecBytes":
+        found = self.find(info.name)
+        if found is None:
+            raise FileNotFoundError(info.name)
+        if found.mark != info.mark:
+            raise ObjectReplaced
         with self._errors(info.name):
-            found = self.find(info.name)
-            if found is None:
-                raise FileNotFoundError(info.name)
-            if found.mark != info.mark:
-                raise ObjectReplaced
             return FsspecBytes(self, info, self._files.open(info.name, "rb"))
 
     def remove(self, name: str) -> None:
@@ -87,7 +87,7 @@ class FsspecStore:
             except FileNotFoundError:
                 return
 
-    def put(self, name: str, file: BinaryIO) -> None:
+    def put(self, name: str, file: IO[bytes]) -> None:
         file.seek(0)
         draft = f"{dirname(name)}/.{name.rsplit('/', 1)[-1]}.draft"
         with self._errors(name):
@@ -104,6 +104,12 @@ class FsspecStore:
             self._files.makedirs(dirname(to), exist_ok=True)
             self._files.mv(name, to)
 
+    def close(self) -> None:
+        # Not all file systems have a connection, and none says how to end it; that of SFTP has a client.
+        client = getattr(self._files, "client", None)
+        if client is not None:
+            client.close()
+
     def _info(self, each: Mapping[str, Any]) -> ObjectInfo:
         modified = next((each[name] for name in _TIMES if each.get(name) is not None), None)
         micros = _microseconds(modified)
@@ -114,11 +120,11 @@ class FsspecStore:
     def _errors(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, ObjectReplaced):
             raise
         except PermissionError as error:
             raise FatalError(f"no access to {self.show(name)}: {error}", suggestion="check the credentials") from error
-        except (OSError, EOFError) as error:
+        except Exception as error:  # a boundary: every file system has errors of its own
             hint = "check that the server answers"
             raise TransientError(f"{self.show(name)}: {error}", suggestion=hint) from error
 

@@ -139,6 +139,7 @@ class ObjectReading:
         if self._parquet is not None:
             self._parquet.close()
             self._parquet = None
+        self._store.close()
 
     def _begin_next(self) -> bool:
         """Open the next object. False if there is none now, and the end of a silent one is to be told first."""

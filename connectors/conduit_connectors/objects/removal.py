@@ -29,7 +29,7 @@ class ObjectRemoval:
         self._lock = threading.Lock()
         self._waiting: dict[int, ObjectInfo] = {}
 
-    def __contains__(self, named: tuple[str, str]) -> bool:
+    def __contains__(self, named: object) -> bool:
         with self._lock:
             return any((info.name, info.mark) == named for info in self._waiting.values())
 

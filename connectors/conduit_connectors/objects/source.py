@@ -60,6 +60,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
         return {"lines": bytes, "auto": Any, "opencdc": Any}.get(self.options.format, dict)
 
     @property
+    def endless(self) -> bool:
+        return self.options.follow
+
+    @property
     def repeatable(self) -> bool:  # type: ignore[override]
         """True if a position depends only on the object and those before it, not on what was stored meanwhile."""
         return self.options.on_replaced == "new-only" and self.options.after == "keep"

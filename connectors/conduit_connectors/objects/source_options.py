@@ -5,9 +5,10 @@ from typing import Any, Literal, Required, Self, TypedDict
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from conduit_connectors.compression import CompressionOption
 from conduit_connectors.file.csv_format import Delimiter, Names
 from conduit_connectors.objects.cloud_store import CloudStore
-from conduit_connectors.objects.contents import CompressionOption, ContentFormat
+from conduit_connectors.objects.contents import ContentFormat
 from conduit_connectors.objects.discovery import OnReplaced
 from conduit_connectors.objects.fsspec_store import FsspecStore
 from conduit_connectors.objects.pattern import CLOUD_SCHEMES, ObjectPattern, parse_place
@@ -19,9 +20,9 @@ class StoreOptions(Options):
     """How the store of objects is reached."""
 
     s3_endpoint: str | None = Field(default=None, description="the address of an S3 service that is not Amazon's")
-    s3_region: str | None = None
-    s3_access_key: SecretStr | None = None
-    s3_secret_key: SecretStr | None = None
+    s3_region: str | None = Field(default=None, description="the region of the S3 service")
+    s3_access_key: SecretStr | None = Field(default=None, description="the access key of the S3 service")
+    s3_secret_key: SecretStr | None = Field(default=None, description="the secret that belongs to the access key")
     store_options: dict[str, SecretStr] = Field(
         default={},
         description="more settings of the client: those of obstore for S3, GCS and Azure, else those of fsspec; "

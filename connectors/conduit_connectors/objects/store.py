@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from conduit_connectors.file.disk import make_folders, sync_path
 
@@ -64,7 +64,7 @@ class ObjectStore(Protocol):
         """Remove an object. It need not be there."""
         ...
 
-    def put(self, name: str, file: BinaryIO) -> None:
+    def put(self, name: str, file: IO[bytes]) -> None:
         """Store the whole file under this name: readers see all of it or nothing."""
         ...
 
@@ -73,6 +73,10 @@ class ObjectStore(Protocol):
 
         Raises FileNotFoundError if there is no object of that name.
         """
+        ...
+
+    def close(self) -> None:
+        """End connections that are not shared with others."""
         ...
 
 
@@ -120,7 +124,7 @@ class LocalStore:
         with suppress(FileNotFoundError):
             sync_path(Path(name).parent)
 
-    def put(self, name: str, file: BinaryIO) -> None:
+    def put(self, name: str, file: IO[bytes]) -> None:
         raise NotImplementedError("files are written where they are renamed, not copied")
 
     def move(self, name: str, to: str) -> None:
@@ -128,6 +132,9 @@ class LocalStore:
         os.rename(name, to)
         sync_path(Path(to).parent)
         sync_path(Path(name).parent)
+
+    def close(self) -> None:
+        pass
 
 
 class LocalBytes:

@@ -108,14 +108,20 @@ def check_schema(schema: pa.Schema) -> pa.Schema:
 def load_schema(path: Path) -> pa.Schema | None:
     """Return the columns that earlier files of the folder have; None if there is no note of them."""
     try:
-        content = path.read_bytes()
+        return decode_schema(path.read_bytes(), str(path))
     except FileNotFoundError:
+        return None
+
+
+def decode_schema(content: bytes | None, place: str = "_conduit/schema") -> pa.Schema | None:
+    """Return the columns of such a note; None if there is none. Raises FatalError for one that is damaged."""
+    if content is None:
         return None
     try:
         return pa.ipc.read_schema(pa.py_buffer(content))
     except (pa.ArrowException, OSError) as error:
         hint = "delete it; the columns are then those of the next records"
-        raise FatalError(f"{path} does not hold the columns of the files: {error}", suggestion=hint) from error
+        raise FatalError(f"{place} does not hold the columns of the files: {error}", suggestion=hint) from error
 
 
 def store_schema(path: Path, schema: pa.Schema) -> None:

@@ -17,8 +17,11 @@ from pydantic import Field
 from conduit_connectors.column_policy import DEPRECATED, OLD_SPELLING, PolicyArguments, PolicyOptions, explain, widen
 from conduit_connectors.file.disk import advice, make_folders, sync_path
 from conduit_connectors.ignored_fields import IgnoredFields
+from conduit_connectors.objects.dataset_place import StagedFile
+from conduit_connectors.objects.dataset_writer import FilesIntent
 from conduit_connectors.parquet.columns import add_columns, columns_of, load_schema, parse_columns, store_schema
 from conduit_connectors.parquet.growing_file import GrowingFile, remove_remnants
+from conduit_connectors.probe_path import probe_writable
 from conduit_connectors.table_rows import NO_FIELDS, fit_batch
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
@@ -61,20 +64,6 @@ class DestinationArguments(PolicyArguments, total=False):
     size_max: int
     seconds_max: float
     compression: Compression
-
-
-class StagedFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a transaction: where it waits, and the name that it gets when it becomes visible."""
-
-    waits_as: str
-    name: str
-
-
-class FilesIntent(msgspec.Struct, frozen=True):
-    """The files that a transaction makes visible. `folder` is where they wait, below the hidden folder."""
-
-    folder: str
-    files: list[StagedFile]
 
 
 class _Complete(NamedTuple):
@@ -125,6 +114,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def data_file(self) -> Path:
         return self.options.path
+
+    def probe(self) -> str:
+        return probe_writable(self.options.path)
 
     def open(self) -> None:
         self._complete: list[_Complete] = []

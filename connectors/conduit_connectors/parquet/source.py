@@ -7,17 +7,15 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Required, TypedDict, Unpack
+from typing import Any, BinaryIO, NamedTuple, Required, TypedDict, Unpack
 
-import pyarrow as pa
 from pydantic import Field
 
 from conduit_connectors.numbering import foreign_position
 from conduit_connectors.objects.parquet import ParquetLimits, ParquetPart, ParquetReader
-from conduit_connectors.objects.parquet_chunks import plain_table, rows_one_by_one
+from conduit_connectors.table_rows import read_rows
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, Payloads, Positions, Reading, Record, Records, TransientError
-from conduit_py.sdk.arrow import check_values
+from conduit_py.sdk import EndOfSource, FatalError, Positions, Reading, Record, Records, TransientError
 
 _POSITION = re.compile(rb"parquet:1:([0-9a-f]{16}):(\d{1,18}):(\d{1,18}):(.+)", re.DOTALL)
 _TAIL_SIZE = 64 * 1024
@@ -149,7 +147,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._path, self._mark = path, mark
         columns = self.options.columns
         # At most one row: only a row that comes alone is checked for its size.
-        request = {"columns": columns, "piece_bytes": min(_PIECE_BYTES, self.options.row_size_max)}
+        request: dict[str, Any] = {"columns": columns, "piece_bytes": min(_PIECE_BYTES, self.options.row_size_max)}
         self._parts = self._reader.read_parts(after.row if after else 0, file=file, **request)
 
     def _next_part(self) -> ParquetPart | None:
@@ -169,17 +167,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         positions, table = self._positions(part, min(n, part.table.num_rows)), part.table.slice(0, n)
         rest = part.table.slice(n)
         self._part = part._replace(table=rest) if rest.num_rows else None
-        try:
-            plain = plain_table(table)
-            check_values(plain)
-            return Payloads.of_table(plain, positions)
-        except ValueError as error:
-            # Of `of_table`, about two columns of one name; Arrow's errors are ValueErrors too.
-            if not isinstance(error, pa.ArrowException):
-                raise FatalError(f"{self._path}: {error}", suggestion="name others in `columns`") from error
-            rows = rows_one_by_one(table)
-            records = [Record.of(row, position=each) for row, each in zip(rows.values, positions, strict=True)]
-            return Reading(records, rows.refused)
+        return read_rows(table, positions, self._path)
 
     def _positions(self, part: ParquetPart, count: int) -> Positions:
         first = part.end - (1 if part.table is None else part.table.num_rows) + 1

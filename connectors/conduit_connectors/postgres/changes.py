@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from conduit_connectors.change_queue import ChangeOrigin, PositionT, ReadyChange, key_of
+from conduit_connectors.change_queue import ChangeOrigin, ChangeQueue, PositionT, ReadyChange, key_of
 from conduit_connectors.postgres.pgoutput import (
     BeginMessage,
     DeleteMessage,
@@ -126,37 +126,44 @@ def changed_rows(message: RowChange) -> list[RowValues]:
     return [row for row in versions if row is not None]
 
 
-def read_usual_change(
-    data: bytes, relations: Mapping[int, PublishedRelation | None], transaction: OpenTransaction, at: SourcePosition
-) -> Change | None:
-    """Return the change of a frame, in one pass from its bytes to values; None if it is not as most frames are.
+def hold_usual_change(
+    data: bytes,
+    relations: Mapping[int, PublishedRelation | None],
+    transaction: OpenTransaction,
+    at: SourcePosition,
+    ready: ChangeQueue[SourcePosition],
+) -> bool:
+    """Add the change of a frame, in one pass from its bytes to values. False if it is not as most frames are.
 
     Then the frame must be parsed: it is malformed, or `changes_of_message` returns its changes. Where this function
-    returns a change, that one returns the same.
+    adds a change, that one returns the same.
     """
     try:
         frame, kind, oid, mark, count = _HEAD(data)
         operation, relation = _USUAL.get(kind << 8 | mark), relations.get(oid)
         if frame != _XLOG_DATA or operation is None or relation is None:
-            return None
+            return False
         decoder = relation.decoder
         values, unchanged, end = decoder.read(data, _ROW)
     except NOT_READ:
-        return None
+        return False
     if end != len(data) or count != decoder.width:
-        return None
+        return False
     if mark == _KEY:
         values = _only_key(values, relation)
     origin, key = relation.origin(transaction), key_of(values, relation.key)
     if unchanged or decoder.always_kept:
         origin = origin.noting(_notes(values, unchanged, decoder.always_kept))
-    if operation is Operation.DELETE:
-        return ReadyChange(operation, origin, at, key, values)
-    return ReadyChange(operation, origin, at, key, None, values)
+    if operation is _DELETE:
+        ready.hold(operation, origin, at, key, values, None)
+    else:
+        ready.hold(operation, origin, at, key, None, values)
+    return True
 
 
 _HEAD = Struct("!B24xBIBH").unpack_from
 _ROW = 33
+_DELETE = Operation.DELETE
 _XLOG_DATA, _KEY = b"wK"
 _USUAL = {
     int.from_bytes(kind, "big"): operation

@@ -16,7 +16,7 @@ from conduit_connectors.postgres.changes import (
     RowChange,
     changed_rows,
     changes_of_message,
-    read_usual_change,
+    hold_usual_change,
     truncate_change,
 )
 from conduit_connectors.postgres.pgoutput import (
@@ -120,10 +120,8 @@ class WalReader:
         if snapshot.chunk is not None:
             relations = {**relations, snapshot.chunk.table.oid: None}
         at = SourcePosition(self._system, transaction.lsn, index, 0, snapshot.progress, VERSION)
-        change = read_usual_change(frame, relations, transaction, at)
-        if change is not None:
+        if hold_usual_change(frame, relations, transaction, at, self.ready):
             transaction.changes = index + 1
-            self.ready.hold(change)
             return True
         commit = read_commit(frame)
         if commit is not None:
@@ -201,7 +199,7 @@ class WalReader:
 
     def _give(self, change: Change) -> None:
         if not self._open_transaction.has_given(change.position):
-            self.ready.hold(change)
+            self.ready.hold(*change.parts)
 
     def _commit(self, message: CommitMessage) -> None:
         self._delivered.append(self._open_transaction.xid)

@@ -1,6 +1,6 @@
 """TableRow: a record as a row of a table, in values that every SQL database accepts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
@@ -146,7 +146,7 @@ _JSON_COLUMNS = ("key", "operation", "metadata", "payload")
 class RowEncoder:
     """Turns records into rows. `int_max` bounds integers; `finite` refuses NaN and infinity."""
 
-    kind_of: ClassVar[Callable[[Any], str]] = staticmethod(kind_of)
+    kind_of: ClassVar[Any] = staticmethod(kind_of)
     """Returns the kind of a value, by which columns are created and checked."""
 
     def __init__(self, options: TableOptions, names: NameRules, *, int_max: int | None, finite: bool) -> None:

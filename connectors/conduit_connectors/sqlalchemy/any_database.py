@@ -175,7 +175,7 @@ class AnyDatabase(SqlDatabase):
             name = str(kind.compile(self._engine.dialect))
         except exc.SQLAlchemyError:
             name = type(kind).__name__
-        family = next((family for each, family in _FAMILIES if isinstance(kind, each)), "other")
+        family: Family = next((family for each, family in _FAMILIES if isinstance(kind, each)), "other")
         size = {"decimal": getattr(kind, "precision", None), "text": getattr(kind, "length", None)}.get(family)
         return ColumnType(name, family, size, getattr(kind, "scale", 0) or 0 if family == "decimal" else 0)
 

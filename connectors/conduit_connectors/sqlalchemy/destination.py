@@ -1,4 +1,4 @@
-"""The SQLAlchemy destination: rows of tables of any transactional database, with the checkpoint in the same transaction."""
+"""The SQLAlchemy destination: rows of any transactional database, with the checkpoint in the same transaction."""
 
 from pathlib import Path
 from typing import Required, Unpack

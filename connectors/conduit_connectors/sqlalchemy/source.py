@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, ClassVar, Required, TypedDict, Unpack
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -71,6 +71,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     Values are what the driver gives. A row with one that a record cannot hold becomes a dead letter without content.
     """
 
+    clock: ClassVar[Any] = staticmethod(time.monotonic)
     _engine: Engine | None = None
     _connection: Connection | None = None
 
@@ -102,7 +103,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def read(self, n: int) -> Reading:
         if self._bound is None:
             self._bound = self._find_bound()
-        if self._bound is not None and time.monotonic() >= self._due:
+        if self._bound is not None and self.clock() >= self._due:
             if found := self._select(self._bound, n):
                 return found
             # Everything up to the bound was read.
@@ -156,7 +157,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         bound = tuple(map(_plain, rows[0]))
         check_keys([bound], self._order)
         # Read earlier, a row before the bound might not be committed yet, and would be skipped for ever.
-        self._due = time.monotonic() + self.options.delay_seconds
+        self._due = self.clock() + self.options.delay_seconds
         return bound
 
     def _select(self, bound: KeyValues, n: int) -> Reading | None:

@@ -1,4 +1,4 @@
-"""The Delta connector: appends rows to a Delta Lake table, without Spark and without Java."""
+"""The Delta destination: appends rows to a Delta Lake table, without Spark and without Java."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ from conduit_connectors.column_policy import (
 from conduit_connectors.ignored_fields import IgnoredFields
 from conduit_connectors.table_rows import fit_batch
 from conduit_py import sdk
-from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
+from conduit_py.sdk import AckMode, Batch, FatalError, Fenced, TransientError
 
 _DENIED = re.compile(
     "<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied)</Code>"
@@ -99,9 +99,19 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
+    def probe(self) -> str:
+        storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
+        with _errors(self.options.path):
+            try:
+                return f"version {DeltaTable(self.options.path, storage_options=storage).version()} of the table"
+            except TableNotFoundError:
+                if self.options.columns is not None:
+                    return "there is no table yet; it will be created"
+                raise FatalError(f"there is no Delta table at {self.options.path}", suggestion="check `path`") from None
+
     def open(self) -> None:
         self._storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             self._table = self._open_table()
             self._schema = pa.schema(self._table.schema())
             self._files = pafs.PyFileSystem(DeltaStorageHandler(self._table.table_uri, self._storage))
@@ -113,9 +123,19 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
             self.apply(intent)
+        with table_errors(self.options.path):
+            self._table.update_incremental()
+            applied = self._table.transaction_version(f"conduit-py/{owner}")
+        if applied is not None and applied >> 32 > fence:
+            # What it writes would count as applied before, and be passed over.
+            raise Fenced(
+                f"{self.options.path} has a newer run of pipeline {owner!r} than this one, which has fence {fence}: "
+                "another process runs it, or the state directory is not the one that was used before",
+                suggestion="run a pipeline in one place at a time, always with the same state directory",
+            )
         # A hash: the id of a pipeline may have characters that file systems refuse.
         folder = f"_conduit/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             for file in self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
                 # Some object stores list the folder itself too.
                 if (stage := _STAGED.fullmatch(file.base_name)) and int(stage[1]) <= fence:
@@ -154,7 +174,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def apply(self, intent: bytes) -> None:
         stage = msgspec.json.decode(intent, type=StagedCommit)
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             self._table.update_incremental()
             if (self._table.transaction_version(stage.application) or -1) < stage.version:
                 # In their own types: they may have columns that the table is about to get.
@@ -191,7 +211,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         if not rows:
             return
         name = f"{self._folder}/{self._fence:012d}-{self._count:09d}-{len(self._staged):06d}.parquet"
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             pq.write_table(_concat(rows), name, filesystem=self._files)
             self._settle([name])
         self._staged.append(name)
@@ -204,7 +224,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         new = new_fields(batch, set(self._schema.names))
         if not new:
             return {}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             # Others may have added it meanwhile.
             self._table.update_incremental()
             there = pa.schema(self._table.schema())
@@ -222,7 +242,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def _append(self, rows: pa.Table, transaction: Transaction | None) -> None:
         properties = CommitProperties(app_transactions=[transaction]) if transaction is not None else None
         more = {*rows.column_names} - {field.name for field in self._table.schema().fields}
-        with _errors(self.options.path):
+        with table_errors(self.options.path):
             write_deltalake(
                 self._table,
                 rows,
@@ -298,7 +318,7 @@ def _parse_columns(columns: dict[str, str]) -> Schema:
 
 
 @contextmanager
-def _errors(path: str) -> Iterator[None]:
+def table_errors(path: str) -> Iterator[None]:
     """Raise errors of the store as TransientError, those of the table as FatalError."""
     try:
         yield

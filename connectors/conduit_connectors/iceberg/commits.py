@@ -1,0 +1,197 @@
+"""Commits of an Iceberg table: each transaction of a pipeline becomes visible once, whoever tries to commit it."""
+
+import hashlib
+import logging
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.upsert_util import create_match_filter
+
+from conduit_connectors.iceberg.catalog import table_errors
+from conduit_connectors.iceberg.data_files import (
+    StagedDataFile,
+    folder_of,
+    remove_runs,
+    restore_file,
+    sync_files,
+    with_settings,
+)
+from conduit_py.sdk import Fenced, TransientError
+
+_logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 20
+_WAIT_SECONDS = 0.05
+_KEYS_AT_ONCE = 1000
+
+
+class Applied(NamedTuple):
+    """The last transaction of a pipeline that a table has: its fence, its number, and the attempt that committed it."""
+
+    fence: int
+    number: int
+    attempt: str
+
+
+class TableIntent(msgspec.Struct, frozen=True):
+    """What a transaction makes visible: files that are complete, and the file of the keys whose rows they replace."""
+
+    owner: str
+    fence: int
+    number: int
+    files: list[StagedDataFile]
+    keys: str | None = None
+
+
+class TableCommits:
+    """Commits files to a table: those of an intent once, by a property of the table that names the last one.
+
+    The property and the files are one commit, which fails if anybody committed since the property was read. It is a
+    property of the table, because snapshots, which name the transaction too, are deleted after some days.
+    """
+
+    def __init__(self, table: Table, name: str) -> None:
+        self.table = table
+        self._name = name
+
+    def append(self, files: Sequence[StagedDataFile], keys: pa.Table | None) -> None:
+        """Commit files, and delete the rows with these keys that were there before."""
+        self._commit(files, keys, None)
+
+    def apply(self, intent: TableIntent) -> None:
+        """Commit what an intent names, unless the table has it."""
+        keys = None
+        if intent.keys is not None and not self._has(intent):
+            with table_errors(self._name), self.table.io.new_input(intent.keys).open() as file:
+                keys = pq.read_table(pa.PythonFile(file, mode="r"))
+        self._commit(intent.files, keys, intent)
+        if intent.keys is not None:
+            with table_errors(self._name):
+                _delete(self.table, intent.keys)
+
+    def check_fence(self, owner: str, fence: int) -> None:
+        """Raise Fenced if the table has a transaction of a newer run of this pipeline."""
+        applied = self.applied(owner)
+        if applied is not None and applied.fence > fence:
+            raise Fenced(
+                f"{self._name} has a newer run of pipeline {owner!r} than this one, which has fence {fence}: "
+                "another process runs it, or the state directory is not the one that was used before",
+                suggestion="run a pipeline in one place at a time, always with the same state directory",
+            )
+
+    def clear(self, owner: str, fence: int) -> None:
+        """Delete files of runs up to this fence that were never committed, and never will be."""
+        applied = self.applied(owner) or Applied(0, 0, "")
+
+        def is_orphan(run: int, path: str) -> bool:
+            part, _, attempt = path.partition("/")[0].partition("-")
+            if not part.isdigit():
+                return False
+            place = (run, int(part))
+            # Of attempts to commit the same transaction one was successful, and its files are in the table.
+            return place > applied[:2] or (place == applied[:2] and attempt not in ("", applied.attempt))
+
+        folder = folder_of(self.table.metadata, f"conduit-{hash_of(owner)}")
+        with table_errors(self._name):
+            if not remove_runs(self.table.io, folder, applied.fence, fence, is_orphan):
+                _logger.warning("cannot list the files of %r: what dead runs left in its store stays there", self._name)
+
+    def applied(self, owner: str) -> Applied | None:
+        """Return the last transaction of a pipeline that the table has, as it was last read."""
+        text = self.table.properties.get(_property(owner))
+        if text is None:
+            return None
+        fence, number, attempt = text.split(".")
+        return Applied(int(fence), int(number), attempt)
+
+    def refresh(self) -> None:
+        """Read the table as it is now."""
+        with table_errors(self._name):
+            self.table.refresh()
+
+    def _has(self, intent: TableIntent) -> bool:
+        self.refresh()
+        applied = self.applied(intent.owner)
+        return applied is not None and applied[:2] >= (intent.fence, intent.number)
+
+    def _commit(self, files: Sequence[StagedDataFile], keys: pa.Table | None, intent: TableIntent | None) -> None:
+        for number in range(_ATTEMPTS):
+            self.refresh()
+            if intent is not None and self._has(intent):
+                return
+            try:
+                with table_errors(self._name):
+                    self._try_commit(files, keys, intent)
+                return
+            except CommitFailedException:
+                # Somebody else committed. Whether that was this intent is seen in the next round.
+                time.sleep(_WAIT_SECONDS * random.random() * 2 ** min(number, 6))
+        raise TransientError(
+            f"others commit to the Iceberg table {self._name} so often that we could not in {_ATTEMPTS} attempts",
+            suggestion="let fewer processes write it, or commit larger transactions",
+        )
+
+    def _try_commit(self, files: Sequence[StagedDataFile], keys: pa.Table | None, intent: TableIntent | None) -> None:
+        attempt = secrets.token_hex(8)
+        summary, marks = _marks(intent, attempt)
+        fence, number = (intent.fence, intent.number) if intent is not None else (0, 0)
+        owner = intent.owner if intent is not None else ""
+        place = f"conduit-{hash_of(owner)}/{fence:012d}/{number:09d}-{attempt}" if intent is not None else "conduit"
+        table = with_settings(self.table, folder_of(self.table.metadata, place))
+        transaction = table.transaction()
+        if keys is not None:
+            for start in range(0, keys.num_rows, _KEYS_AT_ONCE):
+                part = keys.slice(start, _KEYS_AT_ONCE)
+                transaction.delete(create_match_filter(part, part.column_names), snapshot_properties=summary)
+        if files:
+            update = transaction.update_snapshot(snapshot_properties=summary)
+            merges = table.properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
+            with update.merge_append() if merges else update.fast_append() as append:
+                for file in files:
+                    append.append_data_file(restore_file(file, transaction.table_metadata))
+        if marks:
+            transaction.set_properties(marks)
+        transaction.commit_transaction()
+        _sync_metadata(table)
+        self.table.refresh()
+
+
+def _marks(intent: TableIntent | None, attempt: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the properties of the snapshot and those of the table that tell of a transaction."""
+    if intent is None:
+        return {}, {}
+    number = f"{intent.fence}.{intent.number}"
+    summary = {"conduit-py.pipeline": intent.owner, "conduit-py.transaction": number}
+    return summary, {_property(intent.owner): f"{number}.{attempt}"}
+
+
+def _property(owner: str) -> str:
+    return f"conduit-py.applied.{hash_of(owner)}"
+
+
+def hash_of(owner: str) -> str:
+    """Return a name for a pipeline that every store takes: its id may have characters that file systems refuse."""
+    return hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()
+
+
+def _sync_metadata(table: Table) -> None:
+    """Sync what the commit wrote: the metadata, and the lists that it refers to."""
+    snapshot = table.current_snapshot()
+    paths = [table.metadata_location]
+    if snapshot is not None:
+        own = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
+        paths += [snapshot.manifest_list, *(each.manifest_path for each in own)]
+    sync_files(paths)
+
+
+def _delete(table: Table, path: str) -> None:
+    if table.io.new_input(path).exists():
+        table.io.delete(path)

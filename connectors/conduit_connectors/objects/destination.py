@@ -1,0 +1,190 @@
+"""The destination of objects: datasets of JSON lines, CSV, Avro or Parquet, in a folder or a bucket."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal, Required, Self, Unpack
+
+from pydantic import Field, field_validator, model_validator
+
+from conduit_connectors.file.csv_format import Delimiter
+from conduit_connectors.objects.dataset_place import DatasetPlace, LocalPlace, RemotePlace
+from conduit_connectors.objects.dataset_writer import DatasetWriter, FileLimits
+from conduit_connectors.objects.partition import PartitionBy
+from conduit_connectors.objects.pattern import has_wildcards, parse_place
+from conduit_connectors.objects.row_formats import (
+    COMPRESSIONS,
+    DatasetCompression,
+    DatasetFormat,
+    RowFormat,
+    TableFormat,
+    TextFormat,
+)
+from conduit_connectors.objects.source_options import StoreArguments, StoreOptions
+from conduit_py import sdk
+from conduit_py.sdk import AckMode, Batch
+
+
+class DestinationOptions(StoreOptions):
+    """Options of the destination of objects."""
+
+    url: str = Field(
+        min_length=1, description='the folder that gets the files: a path, or an address such as "s3://bucket/orders"'
+    )
+    format: DatasetFormat = Field(default="json", description="what a file holds; json is one object per line")
+    partition_by: list[str] = Field(
+        default=[],
+        description='the folders of a record: fields, or parts of a time: ["country", "day(at)"] makes '
+        "country=DE/at_day=2026-11-17/; year, month, day and hour are known",
+    )
+    columns: dict[str, str] | list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description='the columns: of CSV their names, of Avro and Parquet with their types, {"id": "int64"}; '
+        "None: those of the files before, else of the first records",
+    )
+    drift: Literal["refuse", "ignore"] = Field(
+        default="refuse",
+        description='a record with other fields than the columns of Avro or Parquet: "refuse" it, or "ignore" them',
+    )
+    rows_max: int = Field(default=1_000_000, ge=1, description="after how many rows a file is complete")
+    size_max: int = Field(default=256 * 1024 * 1024, ge=1, description="after about how many bytes a file is complete")
+    seconds_max: float = Field(
+        default=10.0, gt=0, description="how long rows wait for more of their file, outside exactly-once pipelines"
+    )
+    compression: DatasetCompression = Field(
+        default="default",
+        description="how files are compressed; by default Parquet with snappy, Avro with deflate, others not at all",
+    )
+    delimiter: Delimiter = ","
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_folder(cls, url: str) -> str:
+        if has_wildcards(parse_place(url).path):
+            raise ValueError("it must name one folder, without wildcards")
+        return url
+
+    @field_validator("partition_by")
+    @classmethod
+    def _names_partitions(cls, fields: list[str]) -> list[str]:
+        PartitionBy(fields)
+        return fields
+
+    @model_validator(mode="after")
+    def _fits_the_format(self) -> Self:
+        known = COMPRESSIONS[self.format]
+        if self.compression not in ("default", *known):
+            raise ValueError(f"{self.format} can be compressed with {', '.join(known)}, not {self.compression!r}")
+        wanted = {"json": None, "csv": list}.get(self.format, dict)
+        if self.columns is not None and (wanted is None or not isinstance(self.columns, wanted)):
+            raise ValueError("columns is a list of names for csv, names with types for avro and parquet")
+        return self
+
+
+class DestinationArguments(StoreArguments, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    url: Required[str]
+    format: DatasetFormat
+    partition_by: Sequence[str]
+    columns: Mapping[str, str] | Sequence[str] | None
+    drift: Literal["refuse", "ignore"]
+    rows_max: int
+    size_max: int
+    seconds_max: float
+    compression: DatasetCompression
+    delimiter: str
+
+
+class Destination(sdk.StagedDestination[DestinationOptions]):
+    """Writes the fields of `payload.after` as rows of files in a folder, here or in a store of objects.
+
+    Exactly-once in an exactly-once pipeline (staged): the files of a transaction are complete and durable before its
+    commit, below `_conduit`, and get their names after it. On this machine that is a rename. A store of objects copies
+    the object itself and then removes the first one. So a process that is killed between the two makes the same
+    object again: it replaces itself, unless somebody moved it away in that moment. At-least-once in any
+    other: records count as handled when their file is complete, durable and visible.
+
+    Readers see whole files only: everything else has a name that begins with an underscore, which readers of datasets
+    skip. Names begin with the time (`part-20261117T114500…`), so their order within a folder is the order of writing.
+    Files are never changed, so others may read, move and delete them; the folder `_conduit` must stay.
+
+    With `partition_by` rows are in folders such as `country=DE/`, which readers take as a column. The values
+    are escaped, so that no record chooses another folder. A record whose value cannot name a folder is refused.
+    At most 32 folders have an open file; one more makes the oldest file complete.
+
+    All files have the same columns, but JSON lines, which have none: those that `columns` declares, else those of
+    earlier files, which `_conduit` keeps, else those of the first records. What a format would have to change to
+    store it is refused.
+
+    Before a file is uploaded, it is on the disk of this machine, in its folder for temporary files.
+    """
+
+    acks: ClassVar[AckMode] = AckMode.FLUSH
+    takes = dict
+    # Most writes go into a buffer. When they wait for a store, the runtime moves them to a thread.
+    blocking = None
+
+    _writer: DatasetWriter | None = None
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
+
+    @property
+    def flush_seconds(self) -> float:
+        return self.options.seconds_max
+
+    @property
+    def flush_records(self) -> int:
+        return self.options.rows_max
+
+    def data_file(self) -> Path | None:
+        place = parse_place(self.options.url)
+        return Path(place.path) if place.scheme == "file" else None
+
+    def open(self) -> None:
+        options = self.options
+        scheme, root, path = parse_place(options.url)
+        place: DatasetPlace
+        if scheme == "file":
+            place = LocalPlace(Path(path))
+        else:
+            place = RemotePlace(options.open_store(scheme, root), path.rstrip("/"))
+        limits = FileLimits(options.rows_max, options.size_max)
+        self._writer = DatasetWriter(place, self._format(place), limits, options.url)
+        self._writer.open()
+
+    def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        assert self._writer is not None
+        self._writer.begin(owner, fence, intents)
+
+    def write(self, batch: Batch) -> dict[int, str]:
+        assert self._writer is not None
+        return self._writer.write(batch)
+
+    def flush(self) -> None:
+        assert self._writer is not None
+        self._writer.flush()
+
+    def stage(self) -> bytes | None:
+        assert self._writer is not None
+        return self._writer.stage()
+
+    def apply(self, intent: bytes) -> None:
+        assert self._writer is not None
+        self._writer.apply(intent)
+
+    def teardown(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _format(self, place: DatasetPlace) -> RowFormat:
+        options = self.options
+        partition = PartitionBy(options.partition_by)
+        compression = COMPRESSIONS[options.format][0] if options.compression == "default" else options.compression
+        if options.format == "json" or options.format == "csv":
+            columns = options.columns if isinstance(options.columns, list) else None
+            return TextFormat(place, partition, options.format, compression, columns, options.delimiter)
+        more = options.drift == "ignore"
+        return TableFormat(place, partition, options.format, compression, options.columns, more=more)

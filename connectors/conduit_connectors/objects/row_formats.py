@@ -1,0 +1,222 @@
+"""RowFormats: what the rows of a dataset are in its files, which of them fit, and to which partition each belongs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import msgspec
+
+from conduit_connectors.file.csv_format import CsvTable
+from conduit_connectors.line_formats import encode_json_lines
+from conduit_connectors.objects.dataset_place import DatasetPlace
+from conduit_connectors.objects.partition import PartitionBy
+from conduit_connectors.objects.row_writers import AvroRows, RowGroups, RowWriter, TextRows
+from conduit_py.sdk import Batch, FatalError, Record, RecordRefused
+
+DatasetFormat = Literal["json", "csv", "avro", "parquet"]
+DatasetCompression = Literal["default", "none", "snappy", "gzip", "zstd", "bz2", "lz4"]
+COMPRESSIONS: dict[DatasetFormat, tuple[str, ...]] = {
+    "json": ("none", "gzip", "zstd", "bz2"),
+    "csv": ("none", "gzip", "zstd", "bz2"),
+    "avro": ("deflate", "none"),
+    "parquet": ("snappy", "zstd", "gzip", "lz4", "none"),
+}
+"""What each format can be compressed with, the default first."""
+NO_COLUMNS = "no field has a value, so the columns are not known yet: name them in `columns`"
+NO_FIELDS = "payload.after is not structured, so it has no fields to write"
+
+
+class RowPiece(NamedTuple):
+    """Rows for one folder of the dataset, in the form that the writer of the format takes."""
+
+    folder: str
+    rows: Any
+    total: int
+
+
+class RowFormat(ABC):
+    """Encodes batches, and opens writers of files. It takes care that all files have the same columns."""
+
+    suffix: str
+
+    def __init__(self, place: DatasetPlace, partition: PartitionBy) -> None:
+        self._place = place
+        self._partition = partition
+
+    @abstractmethod
+    def open(self) -> None:
+        """Load what earlier runs noted about the columns."""
+
+    @abstractmethod
+    def encode(self, batch: Batch, refused: dict[int, str]) -> list[RowPiece]:
+        """Return the rows of a batch, in order within each folder, and add why others are refused."""
+
+    @abstractmethod
+    def writer(self, file: IO[bytes]) -> RowWriter: ...
+
+    def cut(self, piece: RowPiece, count: int) -> tuple[RowPiece, RowPiece | None]:
+        """Return the first rows of a piece, and the rest. Text is not cut: it has no rows any more."""
+        return piece, None
+
+    def _folders(self, batch: Batch, refused: dict[int, str]) -> dict[str, list[int]]:
+        """Return which records belong to each folder."""
+        found: dict[str, list[int]] = {}
+        for index, row in enumerate(batch.payloads):
+            if index in refused:
+                continue
+            if not isinstance(row, dict):
+                refused[index] = NO_FIELDS
+                continue
+            try:
+                found.setdefault(self._partition.folder_of(row), []).append(index)
+            except RecordRefused as error:
+                refused[index] = error.message
+        return found
+
+
+class TextFormat(RowFormat):
+    """JSON lines, or CSV with a header in each file."""
+
+    def __init__(
+        self,
+        place: DatasetPlace,
+        partition: PartitionBy,
+        format: Literal["json", "csv"],
+        compression: str,
+        columns: Sequence[str] | None,
+        delimiter: str,
+    ) -> None:
+        super().__init__(place, partition)
+        ending = {"none": "", "gzip": ".gz", "zstd": ".zst", "bz2": ".bz2"}[compression]
+        self.suffix = (".jsonl" if format == "json" else ".csv") + ending
+        self._compression = None if compression == "none" else compression
+        self._given = columns
+        self._delimiter = delimiter
+        self._table: CsvTable | None = None
+        self._is_csv = format == "csv"
+        self._noted: list[str] | None = None
+
+    def open(self) -> None:
+        if not self._is_csv:
+            return
+        content = self._place.load_note("columns")
+        self._noted = None if content is None else msgspec.json.decode(content, type=list[str])
+        columns = self._given or self._noted
+        self._table = CsvTable(Path("the dataset"), self._delimiter, columns and list(columns))
+
+    def encode(self, batch: Batch, refused: dict[int, str]) -> list[RowPiece]:
+        if not self._partition:
+            return self._encode_part("", batch, list(range(len(batch))), refused)
+        made: list[RowPiece] = []
+        for folder, indices in self._folders(batch, refused).items():
+            dropped = self._partition.dropped
+            rows = [batch.payloads[index] for index in indices]
+            lean = [{name: value for name, value in row.items() if name not in dropped} for row in rows]
+            part = batch.select(indices)
+            part = part.with_values(list(map(Record.of, lean)) if part.holds_records else lean, dict)
+            made += self._encode_part(folder, part, indices, refused)
+        return made
+
+    def writer(self, file: IO[bytes]) -> RowWriter:
+        return TextRows(file, self._compression, b"" if self._table is None else self._table.header())
+
+    def _encode_part(self, folder: str, batch: Batch, indices: list[int], refused: dict[int, str]) -> list[RowPiece]:
+        encoded = encode_json_lines(batch) if self._table is None else self._encode_csv(self._table, batch.records)
+        refused |= {indices[index]: reason for index, reason in encoded.refused.items()}
+        count = len(batch) - len(encoded.refused)
+        return [RowPiece(folder, encoded.text, count)] if count else []
+
+    def _encode_csv(self, table: CsvTable, records: list[Record]) -> Any:
+        encoded = table.encode(records, header=False)
+        if table.columns is not None and list(table.columns) != self._noted:
+            self._noted = list(table.columns)
+            self._place.store_note("columns", msgspec.json.encode(self._noted))
+        return encoded
+
+
+class TableFormat(RowFormat):
+    """Parquet or Avro: columns of a schema, declared, noted by earlier runs, or those of the first records."""
+
+    def __init__(
+        self,
+        place: DatasetPlace,
+        partition: PartitionBy,
+        format: Literal["avro", "parquet"],
+        compression: str,
+        declared: Any,
+        *,
+        more: bool,
+    ) -> None:
+        super().__init__(place, partition)
+        self.suffix = f".{format}"
+        self._format = format
+        self._compression = compression
+        self._declared = declared
+        self._more = more
+        self._schema: Any = None
+
+    def open(self) -> None:
+        from conduit_connectors.parquet.columns import decode_schema, parse_columns
+
+        known = decode_schema(self._place.load_note("schema"))
+        self._schema = known if self._declared is None else parse_columns(self._declared)
+        if self._declared is not None and (known is None or not self._schema.equals(known)):
+            self._note_schema()
+
+    def encode(self, batch: Batch, refused: dict[int, str]) -> list[RowPiece]:
+        from conduit_connectors.parquet.columns import columns_of
+        from conduit_connectors.table_rows import fit_batch
+
+        if self._schema is None:
+            self._schema = columns_of(batch)
+            if self._schema is None:
+                reasons = (NO_COLUMNS if isinstance(row, dict) else NO_FIELDS for row in batch.payloads)
+                refused |= dict(enumerate(reasons))
+                return []
+            self._note_schema()
+        if not self._partition:
+            table, unfit = fit_batch(batch, self._schema, more=self._more)
+            refused |= unfit
+            return [] if table is None else [self._piece("", table)]
+        made = []
+        for folder, indices in self._folders(batch, refused).items():
+            table, unfit = fit_batch(batch.select(indices), self._schema, more=self._more)
+            refused |= {indices[index]: reason for index, reason in unfit.items()}
+            if table is not None:
+                made.append(self._piece(folder, table))
+        return made
+
+    def writer(self, file: IO[bytes]) -> RowWriter:
+        schema = self._file_schema()
+        if self._format == "parquet":
+            return RowGroups(file, schema, self._compression)
+        from conduit_connectors.objects.avro_schema import avro_schema
+
+        return AvroRows(file, avro_schema(schema), {"none": "null"}.get(self._compression, self._compression))
+
+    def cut(self, piece: RowPiece, count: int) -> tuple[RowPiece, RowPiece | None]:
+        if piece.total <= count:
+            return piece, None
+        if isinstance(piece.rows, list):
+            first, rest = piece.rows[:count], piece.rows[count:]
+        else:
+            first, rest = piece.rows.slice(0, count), piece.rows.slice(count)
+        return piece._replace(rows=first, total=count), piece._replace(rows=rest, total=piece.total - count)
+
+    def _piece(self, folder: str, table: Any) -> RowPiece:
+        if self._partition.dropped:
+            table = table.drop_columns([name for name in self._partition.dropped if name in table.column_names])
+        return RowPiece(folder, table.to_pylist() if self._format == "avro" else table, table.num_rows)
+
+    def _file_schema(self) -> Any:
+        schema = self._schema
+        for name in self._partition.dropped:
+            if name in schema.names:
+                schema = schema.remove(schema.get_field_index(name))
+        if not schema.names:
+            raise FatalError("all columns are folders, so files would be empty", suggestion="partition by fewer fields")
+        return schema
+
+    def _note_schema(self) -> None:
+        self._place.store_note("schema", self._schema.serialize().to_pybytes())

@@ -1,0 +1,125 @@
+"""RowWriters: rows as the content of a file: JSON lines, CSV, Avro and Parquet."""
+
+from typing import IO, Any, Protocol
+
+from conduit_connectors.compression import compressing_file
+
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""A row group of Parquet is written when its rows are so many or take so much memory."""
+
+
+class RowWriter(Protocol):
+    """Writes the rows of one file. After an error it cannot be used."""
+
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """About how large the file will be."""
+        ...
+
+    def write(self, rows: Any, count: int) -> None: ...
+
+    def close(self) -> None:
+        """Write the rest. The file stays open."""
+        ...
+
+    def abandon(self) -> None:
+        """Forget what is not written."""
+        ...
+
+
+class TextRows:
+    """Lines that are encoded already."""
+
+    def __init__(self, file: IO[bytes], compression: Any, header: bytes = b"") -> None:
+        self.rows = 0
+        self._file = file
+        self._into: Any = file if compression is None else compressing_file(file, compression)
+        if header:
+            self._into.write(header)
+
+    @property
+    def size(self) -> int:
+        return self._file.tell()
+
+    def write(self, rows: bytes, count: int) -> None:
+        self._into.write(rows)
+        self.rows += count
+
+    def close(self) -> None:
+        if self._into is not self._file:
+            self._into.close()
+
+    def abandon(self) -> None:
+        # A compressed file would write its end when it is deleted.
+        if hasattr(self._into, "fileobj"):
+            self._into.fileobj = None
+
+
+class AvroRows:
+    """Rows as the blocks of an Avro file."""
+
+    def __init__(self, file: IO[bytes], schema: Any, codec: str) -> None:
+        from fastavro.write import Writer
+
+        self.rows = 0
+        self._file = file
+        self._writer: Any = Writer(file, schema, codec, sync_interval=64 * 1024)
+
+    @property
+    def size(self) -> int:
+        return self._file.tell()
+
+    def write(self, rows: list[Any], count: int) -> None:
+        for row in rows:
+            self._writer.write(row)
+        self.rows += count
+
+    def close(self) -> None:
+        self._writer.flush()
+
+    def abandon(self) -> None:
+        pass
+
+
+class RowGroups:
+    """Tables as row groups of a Parquet file. If a part of it is missing, it is no Parquet file."""
+
+    def __init__(self, file: IO[bytes], schema: Any, compression: str) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.rows = 0
+        self._file = file
+        self._waiting: list[Any] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self._concat = pa.concat_tables
+        self._writer: Any = pq.ParquetWriter(pa.PythonFile(file, mode="w"), schema, compression=compression)
+
+    @property
+    def size(self) -> int:
+        """What is written, and the memory of what is not."""
+        return self._file.tell() + self._waiting_bytes
+
+    def write(self, rows: Any, count: int) -> None:
+        self._waiting.append(rows)
+        self._waiting_rows += count
+        self._waiting_bytes += rows.nbytes
+        self.rows += count
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
+
+    def close(self) -> None:
+        if self._waiting:
+            self._write_row_group()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        # Or it would write a footer when it is deleted.
+        self._writer.is_open = False
+
+    def _write_row_group(self) -> None:
+        waiting, self._waiting, self._waiting_rows, self._waiting_bytes = self._waiting, [], 0, 0
+        self._writer.write_table(self._concat(waiting), row_group_size=ROW_GROUP_ROWS)

@@ -1,6 +1,7 @@
 """A record that does not fit its table: `on_new_field` and `on_type`, the same at SQLite and PostgreSQL."""
 
 import logging
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -317,7 +318,7 @@ class CountingDatabase(SqliteDatabase):
 
 class CountingDestination(sqlite.Destination):
     def connect(self) -> CountingDatabase:
-        return CountingDatabase(self.options.path)
+        return CountingDatabase(self.options.path, sqlite3.connect(self.options.path, isolation_level=None))
 
 
 def test_fields_that_are_ignored_cost_one_look_at_the_table_for_each_write(tmp_path: Path) -> None:
@@ -339,7 +340,7 @@ class UnalterableDatabase(SqliteDatabase):
 
 class UnalterableDestination(sqlite.Destination):
     def connect(self) -> UnalterableDatabase:
-        return UnalterableDatabase(self.options.path)
+        return UnalterableDatabase(self.options.path, sqlite3.connect(self.options.path, isolation_level=None))
 
 
 def test_a_database_that_cannot_alter_tables_in_a_transaction_says_so(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from conduit_py.errors import describe
-from conduit_py.record import DriftCount
+from conduit_py.record import DriftCount as DriftCount
 from conduit_py.sdk.source import Lag, QueueCounts
 from conduit_py.stream.plugin_calls import PluginCaller
 

@@ -12,11 +12,10 @@ import trio
 from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RunError, TransientError
 from conduit_py.pipeline import Processor
-from conduit_py.record import DriftCount
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import Defer, State
-from conduit_py.stream.meter import Meter
+from conduit_py.stream.meter import DriftCount, Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, ThreadStay, is_async
 from conduit_py.stream.processor_calls import (
     Results,

@@ -1,6 +1,7 @@
 """A record that does not fit its table: `on_new_field` and `on_type`, the same at SQLite and PostgreSQL."""
 
 import logging
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 from builders import batch_of
 from conduit_connectors import sqlite
+from conduit_connectors.postgres.database import PostgresDatabase
 from conduit_connectors.sql.column_fit import ColumnType
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sqlite import SqliteDatabase
@@ -153,6 +155,8 @@ class TestNewFields:
         with psycopg.connect(postgres) as reader:
             reader.execute("SELECT * FROM t")
             blocked = world.opened(table="t", on_new_field="add")
+            assert isinstance(blocked._db, PostgresDatabase)
+            blocked._db.lock_seconds = 0.2
             with pytest.raises(TransientError, match="lock timeout") as raised:
                 write(blocked, {"n": 2}, {"n": 3, "b": 1})
             blocked.teardown()
@@ -314,7 +318,7 @@ class CountingDatabase(SqliteDatabase):
 
 class CountingDestination(sqlite.Destination):
     def connect(self) -> CountingDatabase:
-        return CountingDatabase(self.options.path)
+        return CountingDatabase(self.options.path, sqlite3.connect(self.options.path, isolation_level=None))
 
 
 def test_fields_that_are_ignored_cost_one_look_at_the_table_for_each_write(tmp_path: Path) -> None:
@@ -336,7 +340,7 @@ class UnalterableDatabase(SqliteDatabase):
 
 class UnalterableDestination(sqlite.Destination):
     def connect(self) -> UnalterableDatabase:
-        return UnalterableDatabase(self.options.path)
+        return UnalterableDatabase(self.options.path, sqlite3.connect(self.options.path, isolation_level=None))
 
 
 def test_a_database_that_cannot_alter_tables_in_a_transaction_says_so(tmp_path: Path) -> None:

@@ -18,13 +18,12 @@ _REFUSED_USER = re.compile(
 )
 """By their text: an error of a connection that was not made has no SQLSTATE."""
 
-LOCK_SECONDS = 10
-"""How long the change of a table waits for those who use it, before the pipeline is to try again later."""
-
 
 class PostgresDatabase(SqlDatabase):
     """A connection on which the library begins and commits nothing by itself."""
 
+    lock_seconds: float = 10
+    """How long a change of a table may wait for others who use it."""
     mark: ClassVar[str] = "%s"
     types: ClassVar[Mapping[str, str]] = {
         "boolean": "BOOLEAN",
@@ -124,7 +123,7 @@ class PostgresDatabase(SqlDatabase):
 
     def _alter(self, sql: str) -> None:
         # Readers and writers that come later wait behind one that waits for the lock of the whole table.
-        self.run(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+        self.run(f"SET LOCAL lock_timeout = '{self.lock_seconds}s'")
         self.run(sql)
         self.run("SET LOCAL lock_timeout TO DEFAULT")
 

@@ -7,7 +7,7 @@ READY := .venv/.ready
 # every module again, a third of its start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install java maven demo demo-page demo-spark page test check format bench bench-latency bench-memory bench-growth bench-instructions bench-fleet bench-spark exactly-once spark-soak test-yarn clean
+.PHONY: help install java maven demo demo-page demo-spark page test check format bench bench-latency bench-memory bench-growth bench-instructions bench-stretches bench-fleet bench-spark exactly-once spark-soak test-yarn clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-instructions  count the instructions of a record with valgrind, whatever the load of the machine"
 	@echo "make exactly-once  attack exactly-once delivery in full, which takes about half an hour"
 	@echo "make page      build the web page from web/ into conduit_py/server/page, which is committed (needs node 20)"
+	@echo "make bench-stretches  the quickest stretches of batches against the loop, on a busy machine"
 	@echo "make bench-fleet  200 pipelines in one server for 10 minutes: memory, latency, drain"
 	@echo "make bench-spark  what Spark costs and gives, each figure beside its goal"
 	@echo "make spark-soak  kill executors, workers and drivers while 2 000 000 records go exactly once through a cluster"
@@ -102,6 +103,9 @@ bench-growth: install
 
 bench-instructions: install
 	@$(BIN)/python -m benchmarks.instructions $(ARGS)
+
+bench-stretches: install
+	@$(BIN)/python -m benchmarks.stretches $(ARGS)
 
 bench-fleet: install
 	@$(BIN)/python -m benchmarks.fleet $(ARGS)

@@ -1,11 +1,13 @@
 """The commands `check` and `graph`: they load and compile pipelines without starting them."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
+import trio
 
 from conduit_py.cli.errors import count_of, place_of, print_warnings, problems_of, short_text
 from conduit_py.cli.output import ExitCode, put, put_json, put_lines
@@ -18,14 +20,19 @@ from conduit_py.graph.guarantees import guarantees
 from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import EngineName, choose_engine
+from conduit_py.redaction import redact
 from conduit_py.runner import require_engine
 from conduit_py.sdk import SplittableSource
-from conduit_py.sdk.plugin import at
+from conduit_py.sdk.plugin import Connector, at, connector_label
+from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.wire_error import WireError
 
 
-def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
-    """Print one line per sound pipeline, or raise with every problem of all of them."""
+def check(file: Path, *, pipeline: str | None, as_json: bool, connect_seconds: float | None = None) -> ExitCode:
+    """Print one line per sound pipeline, or raise with every problem of all of them.
+
+    With `connect_seconds` every system is reached too, each within so many seconds, and nothing is changed.
+    """
     warnings: list[LoadWarning] = []
     try:
         graphs = load_graphs(file, pipeline, warnings)
@@ -35,10 +42,12 @@ def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
             found = {"pipelines": [], **error_fields(error), "warnings": _warning_fields(warnings)}
             put_json({"file": str(file), "valid": False, **found})
         raise
+    probes = [] if connect_seconds is None else trio.run(_probe_all, graphs, connect_seconds)
     if as_json:
         pipelines = [_graph_fields(graph) for graph in graphs]
         found = {"pipelines": pipelines, "problems": [], "warnings": _warning_fields(warnings)}
-        put_json({"file": str(file), "valid": True, **found})
+        connections = {} if connect_seconds is None else {"connections": [dataclasses.asdict(each) for each in probes]}
+        put_json({"file": str(file), "valid": True, **found, **connections})
     else:
         for graph in graphs:
             put(f"{graph.pipeline.id}: ok, {_node_counts(graph)}{_engine(graph.pipeline)}")
@@ -46,7 +55,66 @@ def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
                 put(f"  {source} is read by the {reader}: {_READ_BY[reader]}")
             for each in guarantees(graph):
                 put(f"  {each.source} → {each.destination}: {each.promise}: {each.why}")
-    return ExitCode.OK
+            for probe in probes:
+                if probe.pipeline == graph.pipeline.id:
+                    put(f"  {probe.sentence()}", sys.stderr if probe.status == "failed" else None)
+    return ExitCode.ENVIRONMENT if any(each.status == "failed" for each in probes) else ExitCode.OK
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Whether the system of a connector can be reached. No secret is in it."""
+
+    pipeline: str
+    node: str
+    status: Literal["reached", "failed", "not tried"]
+    message: str
+    suggestion: str | None = None
+
+    def sentence(self) -> str:
+        advice = f" ({self.suggestion})" if self.suggestion else ""
+        return f"{self.node}: {self.status}: {self.message}{advice}"
+
+
+async def _probe_all(graphs: Sequence[Graph], seconds: float) -> list[Probe]:
+    """Probe all connectors side by side, so that one that does not answer holds up no other."""
+    found: dict[tuple[str, str], Probe] = {}
+
+    async def probe(pipeline: str, node: str, connector: Connector[Any]) -> None:
+        found[pipeline, node] = await _probe(pipeline, node, connector, seconds)
+
+    async with trio.open_nursery() as nursery:
+        for graph in graphs:
+            for node, connector in _connectors(graph.pipeline):
+                found[graph.pipeline.id, node] = Probe(graph.pipeline.id, node, "not tried", "")
+                nursery.start_soon(probe, graph.pipeline.id, node, connector)
+    return list(found.values())
+
+
+def _connectors(pipeline: Pipeline) -> Iterator[tuple[str, Connector[Any]]]:
+    for end in pipeline.ends:
+        yield end.id, end.connector
+    if pipeline.dead_letters.policy.connector is not None:
+        yield "dead letters", pipeline.dead_letters.policy.connector
+    for target, connector in pipeline.outbox.items():
+        yield f"outbox {target}", connector
+
+
+async def _probe(pipeline: str, node: str, connector: Connector[Any], seconds: float) -> Probe:
+    calls = PluginCaller(node, connector.fresh())
+    if calls.inherits("probe"):
+        return Probe(pipeline, node, "not tried", f"not supported by {connector_label(connector)}")
+    try:
+        with trio.move_on_after(seconds) as scope:
+            answer = await calls("probe")
+    except Exception as error:  # plugin boundary: a client library may raise anything
+        wire = WireError.of(error)
+        return Probe(pipeline, node, "failed", wire.message, wire.suggestion)
+    finally:
+        calls.close()
+    if scope.cancelled_caught:
+        return Probe(pipeline, node, "failed", f"no answer within {seconds:g} s", "check the address and the network")
+    return Probe(pipeline, node, "reached", redact(str(answer or connector_label(connector))))
 
 
 def load_graphs(file: Path, pipeline: str | None, warnings: list[LoadWarning] | None = None) -> list[Graph]:

@@ -21,7 +21,8 @@ def show_all(*, as_json: bool) -> ExitCode:
     if as_json:
         put_json({"plugins": msgspec.to_builtins(plugins)})
     else:
-        put_table(("KIND", "NAME", "WHAT IT DOES"), [(each.kind, each.name, each.summary) for each in plugins])
+        rows = [(each.kind, each.name, each.needs or "installed", each.summary) for each in plugins]
+        put_table(("KIND", "NAME", "NEEDS", "WHAT IT DOES"), rows)
     return ExitCode.OK
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from re import fullmatch
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter, validators
@@ -141,11 +142,22 @@ def serve(
 
 
 @app.command(sort_key=3)
-def check(file: File, /, *, pipeline: PipelineId = None, json: Json = False, debug: Debug = False) -> int:
+def check(
+    file: File,
+    /,
+    *,
+    pipeline: PipelineId = None,
+    connect: Annotated[bool, Parameter(help="also reach every system, and change nothing there")] = False,
+    timeout: Annotated[
+        float, Parameter(help="seconds for each system", show_default=True, validator=validators.Number(gt=0))
+    ] = 10.0,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
     """Check the pipelines of a file without starting them, and report all problems at once."""
     from conduit_py.cli.check import check
 
-    return check(file, pipeline=pipeline, as_json=json)
+    return check(file, pipeline=pipeline, as_json=json, connect_seconds=timeout if connect else None)
 
 
 @app.command(sort_key=4)
@@ -192,6 +204,27 @@ def init(
     from conduit_py.cli.templates import init
 
     return init(folder, yaml=yaml, as_json=json)
+
+
+def _check_plugin_name(_: Any, name: str) -> None:
+    if not fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or len(name) > 40:
+        raise ValueError("must be lower-case letters and digits, with single hyphens between, such as my-shop")
+
+
+@app.command(sort_key=6)
+def new(
+    kind: Annotated[Literal["connector", "processor"], Parameter(help="what to write")],
+    name: Annotated[str, Parameter(help="its name in pipelines, such as my-shop", validator=_check_plugin_name)],
+    /,
+    *,
+    folder: Annotated[Path | None, Parameter(help="folder to write it to [default: conduit-NAME]")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Write a package with a connector or processor of your own, whose tests pass."""
+    from conduit_py.cli.templates import new_plugin
+
+    return new_plugin(kind, name, folder, as_json=json)
 
 
 @app.command(sort_key=7)

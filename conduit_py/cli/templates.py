@@ -1,7 +1,8 @@
-"""The commands that write files to go on from: `init`, `quickstart` and `dashboards export`."""
+"""The commands that write files to go on from: `init`, `new`, `quickstart` and `dashboards export`."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from conduit_py.cli.errors import print_error_as_json
 from conduit_py.cli.output import ExitCode, put, put_json, put_lines
@@ -156,6 +157,43 @@ def init(folder: Path, *, yaml: bool, as_json: bool) -> ExitCode:
         for file, text in files.items():
             _write_project_file(folder / file, text)
     _print_files(folder, list(files), name, as_json=as_json)
+    return ExitCode.OK
+
+
+_SCAFFOLD = {
+    "connector": {"client.py": "{source}/client.py", "source.py": "{source}/source.py",
+        "destination.py": "{source}/destination.py", "test_connector.py": "tests/test_connector.py"},
+    "processor": {"processor.py": "{source}/processor.py", "test_processor.py": "tests/test_processor.py"},
+}  # fmt: skip
+_SCAFFOLD_ALWAYS = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "gitignore": ".gitignore",
+    "ci.yml": ".github/workflows/test.yml",
+    "__init__.py": "{source}/__init__.py",
+}
+
+
+def new_plugin(kind: Literal["connector", "processor"], name: str, folder: Path | None, *, as_json: bool) -> ExitCode:
+    """Write a package with a plugin, whose tests pass. A file that exists already keeps all from being written."""
+    package = f"conduit_{name.replace('-', '_')}"
+    folder = folder or Path(f"conduit-{name}")
+    texts = {}
+    for template, place in (_SCAFFOLD_ALWAYS | _SCAFFOLD[kind]).items():
+        text = (Path(__file__).parent / "scaffold" / kind / f"{template}.txt").read_text(encoding="utf-8")
+        text = text.replace("@@name@@", name).replace("@@package@@", package)
+        texts[place.format(source=f"src/{package}")] = text
+    texts[f"src/{package}/py.typed"] = ""
+    with print_error_as_json(as_json=as_json):
+        _refuse_to_overwrite([folder / file for file in texts])
+        for file, text in texts.items():
+            _write_project_file(folder / file, text)
+    if as_json:
+        put_json({"folder": str(folder), "files": list(texts)})
+        return ExitCode.OK
+    for file in texts:
+        put(f"wrote {folder / file}")
+    put(f"next: cd {folder} && pip install -e '.[test]' && pytest")
     return ExitCode.OK
 
 

@@ -139,6 +139,12 @@ class Connector(Plugin[OptionsT]):
         """
         return None
 
+    def probe(self) -> Awaitable[str | None] | str | None:
+        """Reach the system, change nothing, and return what is there, for people. Raise what is wrong with it.
+
+        `check --connect` calls it, on an instance that is never opened. Without a `probe` nothing is tried.
+        """
+
     def on_created(self) -> Awaitable[None] | None:
         """Called before the first `open` with this state. Called again if a crash comes before that `open`."""
 

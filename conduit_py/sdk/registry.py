@@ -3,6 +3,7 @@
 import functools
 import inspect
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -114,6 +115,8 @@ class PluginEntry(msgspec.Struct, frozen=True):
     name: str
     summary: str
     available: bool
+    needs: str = ""
+    """What to install before it can be used; "" if nothing is missing."""
 
 
 def list_plugins() -> list[PluginEntry]:
@@ -142,9 +145,12 @@ def summary(plugin: type[Any]) -> str:
 
 def _entry(kind: Kind, name: str) -> PluginEntry:
     try:
-        return PluginEntry(kind, name, summary(find(kind, name)), available=True)
+        plugin = find(kind, name)
     except EnvironmentUnfit as unfit:
-        return PluginEntry(kind, name, unfit.message, available=False)
+        return PluginEntry(kind, name, unfit.message, available=False, needs=unfit.suggestion or "")
+    missing = [extra for module, extra in plugin.requires.items() if find_spec(module) is None]
+    needs = f"pip install {' '.join(map(repr, missing))}" if missing else ""
+    return PluginEntry(kind, name, summary(plugin), available=not missing, needs=needs)
 
 
 class _Lenient(GenerateJsonSchema):

@@ -139,8 +139,9 @@ class ProcessorNode:
         """Cast the votes of the messages that end here; return the batch that leaves this node."""
         self._context.meter.count_batch(len(batch))
         # Fast path: mostly every result is the record or payload itself, or None. Else the types of all are looked at.
-        if type(results) is SameResults and results.gone is not None:
-            return self._filter_out(batch, results, batch.kind, results.gone) if results.gone else batch
+        gone = results.gone if type(results) is SameResults else None
+        if gone is not None and (batch.holds_records or batch.kind is not None):
+            return self._filter_out(batch, results, batch.kind, gone) if gone else batch
         kinds = set(map(type, results))
         has_filtered = NoneType in kinds
         kinds.discard(NoneType)

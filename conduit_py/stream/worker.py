@@ -192,8 +192,7 @@ class ProcessorWorker:
         clock, slow_seconds, count, done = self.stay.clock, self.stay.slow_seconds, len(values), 0
         started, seconds, rest = clock(), 0.0, iter(values)
         while done < count and seconds <= slow_seconds:
-            # Sixteen times as many each time: the clock is read seldom, and a call that blocks is noticed
-            # after the first record, not after a whole batch.
+            # Sixteen times as many each time: the clock is read seldom, and a call that blocks is noticed at the first.
             each(call, rest, min(16 * done + 1, count) - done, results)
             # I17: records behind a deferred one are deferred with it.
             if results.gone is None and isinstance(results[-1], Defer):

@@ -56,6 +56,9 @@ class Source(QueueSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def probe(self) -> str:
+        return NatsQueue(self.options, 1.0).probe()
+
     def queue(self) -> LeasedQueue:
         return NatsQueue(self.options, self.options.terms.longest_seconds)
 
@@ -87,6 +90,16 @@ class NatsQueue(LeasedQueue):
         threading.Thread(target=self._loop.run_forever, name="nats", daemon=True).start()
         self._run(self._connect())
 
+    def probe(self) -> str:
+        """Return what is there, without creating a consumer."""
+        _nats()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="nats", daemon=True).start()
+        try:
+            return self._run(self._look())
+        finally:
+            self.close()
+
     def receive(self, count: int, lease_seconds: float) -> list[QueueDelivery]:
         return self._run(self._fetch(count))
 
@@ -106,13 +119,22 @@ class NatsQueue(LeasedQueue):
             finally:
                 loop.call_soon_threadsafe(loop.stop)
 
-    async def _connect(self) -> None:
+    async def _look(self) -> str:
+        await self._reach()
+        found = await self._client.jetstream(timeout=_ANSWER_SECONDS).stream_info(self._options.stream)
+        return f"the stream has {found.state.messages} messages"
+
+    async def _reach(self) -> None:
         nats, options = _nats(), self._options
         servers = [server.strip() for server in options.url.get_secret_value().split(",")]
         self._client = await nats.connect(
             servers, user_credentials=options.credentials, allow_reconnect=True, max_reconnect_attempts=3,
             reconnect_time_wait=1, connect_timeout=5, name="conduit-py", error_cb=self._note_error,
         )  # fmt: skip
+
+    async def _connect(self) -> None:
+        nats, options = _nats(), self._options
+        await self._reach()
         jetstream = self._client.jetstream(timeout=_ANSWER_SECONDS)
         config = nats.js.api.ConsumerConfig(
             durable_name=self._consumer,

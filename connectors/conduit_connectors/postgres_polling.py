@@ -13,7 +13,7 @@ from conduit_connectors.postgres.catalog import read_key
 from conduit_connectors.postgres.changes import snapshot_change
 from conduit_connectors.postgres.publication import full_name
 from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
-from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, quote_name
+from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, probe_server, quote_name
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, Options, Reading
 
@@ -101,6 +101,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     @property
     def gives(self) -> Any:
         return dict[str, Any]
+
+    async def probe(self) -> str:
+        return await probe_server(self.options.url.get_secret_value())
 
     async def open(self, position: bytes | None) -> None:
         self._last = None if position is None else RowPlace.decode(position).values

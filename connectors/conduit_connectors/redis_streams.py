@@ -82,6 +82,9 @@ class Source(QueueSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def probe(self) -> str:
+        return RedisQueue(self.options, 1.0).probe()
+
     def queue(self) -> LeasedQueue:
         return RedisQueue(self.options, self.options.terms.longest_seconds)
 
@@ -105,7 +108,15 @@ class RedisQueue(LeasedQueue):
         self._lease_max = lease_seconds_max
         self._client: Any = None
 
-    def open(self) -> None:
+    def probe(self) -> str:
+        """Return what is there, without creating anything."""
+        self._connect()
+        try:
+            return f"the stream has {self._request('xlen', self._options.stream)} entries"
+        finally:
+            self._client.close()
+
+    def _connect(self) -> None:
         redis = _redis()
         try:
             self._client = redis.Redis.from_url(self._options.url.get_secret_value())
@@ -113,6 +124,9 @@ class RedisQueue(LeasedQueue):
             raise FatalError(
                 f"the url of Redis cannot be used: {error}", suggestion="write it as redis://host:port/0"
             ) from error
+
+    def open(self) -> None:
+        self._connect()
         try:
             self._request("xgroup_create", self._options.stream, self._group, id="0", mkstream=True)
         except FatalError as error:

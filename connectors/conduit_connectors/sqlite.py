@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Required, TypedDict, Unpack
 from pydantic import Field
 
 from conduit_connectors.numbering import number_of, positions_of
+from conduit_connectors.probe_path import probe_writable
 from conduit_connectors.sql.column_fit import ColumnType, Family, text_of
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_connectors.sql.destination import SqlDestination
@@ -60,6 +61,12 @@ class Destination(SqlDestination[DestinationOptions]):
     @property
     def locks(self) -> str | None:
         return str(self.options.path.resolve())
+
+    def probe(self) -> str:
+        # To connect would create the file.
+        if self.options.path.exists():
+            return super().probe()
+        return probe_writable(self.options.path)
 
     def connect(self) -> SqlDatabase:
         return SqliteDatabase(self.options.path, _connect(self.options.path))
@@ -248,6 +255,20 @@ class Source(sdk.SourceConnector[SourceOptions]):
     @property
     def endless(self) -> bool:
         return self.options.tail
+
+    def probe(self) -> str:
+        if not self.options.path.exists():
+            raise FatalError(f"there is no {self.options.path}", suggestion="check the path")
+        connection = _connect(self.options.path)
+        try:
+            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [self.options.table]).fetchone()
+        except sqlite3.Error as error:
+            raise unusable(self.options.path, error) from error
+        finally:
+            connection.close()
+        if found is None:
+            raise FatalError(f"{self.options.path} has no table {self.options.table}", suggestion="check the table")
+        return f"{self.options.path} has the table"
 
     def open(self, position: bytes | None) -> None:
         path = self.options.path

@@ -24,8 +24,8 @@ class SourceOptions(ObjectQueueOptions):
     url: str = Field(min_length=1, description="the address of the queue, as https://sqs.<region>.amazonaws.com/…")
     wait_seconds: int = Field(default=20, ge=0, le=20, description="how long one request waits for messages")
     region: str | None = Field(default=None, description="the region of the queue")
-    access_key: SecretStr | None = None
-    secret_key: SecretStr | None = None
+    access_key: SecretStr | None = Field(default=None, description="the access key; None: that of the machine")
+    secret_key: SecretStr | None = Field(default=None, description="the secret that belongs to the access key")
     endpoint: str | None = Field(default=None, description="the address of a service that is not Amazon's")
 
 
@@ -51,6 +51,13 @@ class Source(QueueSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def probe(self) -> str:
+        # To open a queue asks for its attributes, and changes nothing.
+        queue = SqsQueue(self.options)
+        queue.open()
+        queue.close()
+        return "the queue answers"
 
     def queue(self) -> LeasedQueue:
         return SqsQueue(self.options)

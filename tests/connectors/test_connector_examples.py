@@ -3,6 +3,7 @@
 The examples of Spark run in `tests/spark/test_spark_examples.py`.
 """
 
+import gzip
 import json
 import sqlite3
 import subprocess
@@ -88,6 +89,17 @@ async def test_file(folder: Path) -> None:
     await run_to_end(pipeline, folder)
 
     assert [json.loads(line) for line in lines_of(folder / "copy.jsonl")] == ORDERS
+
+
+async def test_objects(folder: Path) -> None:
+    (folder / "inbox" / "may").mkdir(parents=True)
+    rows = "".join(f"{order['id']},{order['total']},at\n" for order in ORDERS)
+    (folder / "inbox" / "may" / "1.csv.gz").write_bytes(gzip.compress(f"id,total,country\n{rows}".encode()))
+    [pipeline] = load_example("objects", folder, {})
+    await run_to_end(pipeline, folder)
+
+    found = pq.read_table(folder / "lake").to_pylist()
+    assert found == [{name: str(value) for name, value in order.items()} | {"country": "at"} for order in ORDERS]
 
 
 async def test_parquet(folder: Path) -> None:

@@ -239,6 +239,13 @@ def test_what_retry_after_asks_for(header: str, seconds: float | None) -> None:
     assert retry_after_seconds({"retry-after": header}) == seconds
 
 
+async def test_recovery_waits_as_long_as_the_last_answer_asks(peer: HttpPeer) -> None:
+    with pytest.raises(TransientError) as raised:
+        await read(peer, PeerAnswer(status=503, headers={"Retry-After": "7"}))
+
+    assert raised.value.retry_after == 7
+
+
 async def test_a_certificate_that_nobody_vouches_for_is_fatal(tls_files: tuple[Path, Path]) -> None:
     cert, key = tls_files
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -16,7 +16,15 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from warm_python import WarmCommand
 
 expect.set_options(timeout=120_000)
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    # Fewer processes: most of a short test is the start of them.
+    "--in-process-gpu",
+    "--renderer-process-limit=1",
+]
 VIOLATIONS = """
     window.violations = [];
     document.addEventListener("securitypolicyviolation", (event) =>

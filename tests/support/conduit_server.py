@@ -20,20 +20,22 @@ class Server:
         self.pipelines = folder / "pipelines"
         self.pipelines.mkdir()
         self._processes: list[subprocess.Popen[str]] = []
+        self._running: list[Running] = []
 
     def write(self, name: str, text: str) -> None:
         (self.pipelines / name).write_text(text)
 
     def command(self, *arguments: str, port: int = 0, **environment: str) -> "subprocess.Popen[str]":
         places = ("--pipelines", "pipelines", "--state", "state", "--port", str(port))
-        process = WarmCommand(
-            *("serve", *places, *arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "log").open("a"),
-            cwd=self.folder,
-            env={**os.environ, **environment},
-        )
+        with (self.folder / "log").open("a") as log:
+            process = WarmCommand(
+                *("serve", *places, *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, **environment},
+            )
         self._processes.append(process)
         return process
 
@@ -43,12 +45,15 @@ class Server:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert " on http" in line, self.log()
-        return Running(process, line.split()[-1])
+        self._running.append(Running(process, line.split()[-1]))
+        return self._running[-1]
 
     def log(self) -> str:
         return (self.folder / "log").read_text()
 
     def close(self) -> None:
+        for running in self._running:
+            running.http.close()
         for process in self._processes:
             process.kill()
             process.communicate()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conduit_py.cli.installed import option_rows
-from conduit_py.sdk import Lag, WriteGuarantee, registry
+from conduit_py.sdk import EndpointSource, Lag, WriteGuarantee, registry
 from conduit_py.sdk.queue import QueueSource
 from conduit_py.telemetry import metrics
 from conduit_py.telemetry.metric import Metric
@@ -104,7 +104,10 @@ def all_files() -> dict[str, str]:
 def guarantee(plugin: type[Any]) -> str:
     """What the class promises by its declarations."""
     if hasattr(plugin, "guarantee"):
-        return WRITES[plugin.guarantee]
+        # A property depends on the options, and the docstring says how.
+        return _BY_OPTIONS if isinstance(plugin.guarantee, property) else WRITES[plugin.guarantee]
+    if issubclass(plugin, EndpointSource):
+        return _BY_CLIENTS
     if not plugin.resumable:
         return "It cannot resume: what a killed process had read and not delivered is lost."
     if issubclass(plugin, QueueSource):
@@ -115,6 +118,13 @@ def guarantee(plugin: type[Any]) -> str:
     if not plugin.repeatable:
         said.append("Records of several partitions mix in any order, so a destination must not go by delivery keys.")
     return " ".join(said)
+
+
+_BY_OPTIONS = "It depends on the options, as said above."
+_BY_CLIENTS = (
+    "It answers when a record is durable, and clients send again what was not answered: at least once. "
+    "With a key, each record once in an exactly-once pipeline."
+)
 
 
 def own_metrics(kind: str, plugin: type[Any]) -> list[Metric]:

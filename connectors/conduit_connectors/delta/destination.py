@@ -99,6 +99,16 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
+    def probe(self) -> str:
+        storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
+        with _errors(self.options.path):
+            try:
+                return f"version {DeltaTable(self.options.path, storage_options=storage).version()} of the table"
+            except TableNotFoundError:
+                if self.options.columns is not None:
+                    return "there is no table yet; it will be created"
+                raise FatalError(f"there is no Delta table at {self.options.path}", suggestion="check `path`") from None
+
     def open(self) -> None:
         self._storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
         with table_errors(self.options.path):

@@ -17,6 +17,7 @@ from conduit_connectors.line_formats import (
     encode_opencdc_lines,
     encode_raw_lines,
 )
+from conduit_connectors.probe_path import probe_writable
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, Options
 
@@ -95,6 +96,9 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
     @property
     def takes(self) -> Any:
         return FORM_OF_LINES[self.options.format]
+
+    def probe(self) -> str:
+        return probe_writable(self.options.path)
 
     def open(self) -> None:
         options = self.options

@@ -1,6 +1,7 @@
 """The file source: reads one file, to its end or for as long as it grows."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -95,6 +96,12 @@ class Source(sdk.SplittableSource[SourceOptions]):
     @property
     def gives(self) -> Any:
         return FORM_OF_LINES[self.options.format]
+
+    def probe(self) -> str:
+        if not os.access(self.options.path, os.R_OK):
+            advice = "check the path, and the rights of this user"
+            raise FatalError(f"{self.options.path} cannot be read", suggestion=advice)
+        return f"{self.options.path} can be read"
 
     def open(self, position: bytes | None) -> None:
         self._buffer = LineBuffer(0, 0)

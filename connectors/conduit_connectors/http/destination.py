@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Sequence
-from typing import ClassVar, Final, Literal, Required, Unpack
+from typing import Final, Literal, Required, Unpack
 
 import httpx2
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -12,7 +12,7 @@ from conduit_connectors.http.client import AnswerTooLarge, GuardedClient, HttpRe
 from conduit_connectors.http.connection_options import ConnectionArguments, ConnectionOptions, check_url
 from conduit_connectors.http.credentials import Credentials, make_client
 from conduit_connectors.http.guard import AddressRefused
-from conduit_connectors.http.pacing import RequestPace, is_transient, send_with_retries
+from conduit_connectors.http.pacing import RequestPace, is_transient, retry_after_seconds, send_with_retries
 from conduit_connectors.http.url_template import UrlTemplate, check_template
 from conduit_py.sdk import (
     AckMode,
@@ -109,7 +109,6 @@ class Destination(DestinationConnector[DestinationOptions]):
     """
 
     acks = AckMode.WRITE
-    requires: ClassVar = {"httpx2": "httpx2"}
 
     _client: GuardedClient | None = None
 
@@ -183,7 +182,8 @@ class Destination(DestinationConnector[DestinationOptions]):
         if 200 <= reply.status < 300:
             return
         if is_transient(reply.status):
-            raise TransientError(f"{place(url)} answers {reply.status} {reply.excerpt!r}")
+            what = f"{place(url)} answers {reply.status} {reply.excerpt!r}"
+            raise TransientError(what, retry_after=retry_after_seconds(reply.headers))
         if reply.status == 401 or reply.status < 400:
             raise self._unusable(url, reply)
         if len(indices) == 1:

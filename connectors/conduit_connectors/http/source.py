@@ -4,7 +4,7 @@ import hashlib
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import httpx2
 import msgspec
@@ -13,7 +13,7 @@ import trio
 from conduit_connectors.http.client import AnswerTooLarge, GuardedClient, HttpReply, place
 from conduit_connectors.http.credentials import Credentials, make_client
 from conduit_connectors.http.guard import AddressRefused
-from conduit_connectors.http.pacing import RequestPace, is_transient, send_with_retries
+from conduit_connectors.http.pacing import RequestPace, is_transient, retry_after_seconds, send_with_retries
 from conduit_connectors.http.page import read_page
 from conduit_connectors.http.paging import PollState, next_page, request_url
 from conduit_connectors.http.source_options import SourceArguments, SourceOptions
@@ -43,12 +43,14 @@ class Source(CheckpointedSource[SourceOptions]):
     cursor, links or `since_param`.
     """
 
-    requires: ClassVar = {"httpx2": "httpx2"}
-
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
     _client: GuardedClient | None = None
+
+    @property
+    def endless(self) -> bool:
+        return self.options.poll_seconds is not None
 
     @property
     def gives(self) -> Any:
@@ -158,7 +160,11 @@ class Source(CheckpointedSource[SourceOptions]):
             return reply
         what = f"{place(url)} answers {reply.status} {reply.excerpt!r}"
         if is_transient(reply.status):
-            raise TransientError(what, suggestion="the server is busy or ill; requests_per_second limits the rate")
+            raise TransientError(
+                what,
+                suggestion="the server is busy or ill; requests_per_second limits the rate",
+                retry_after=retry_after_seconds(reply.headers),
+            )
         hint = "check the credentials" if reply.status in (401, 403) else "check url and params"
         raise FatalError(what, suggestion=hint)
 

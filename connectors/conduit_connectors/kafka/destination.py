@@ -138,6 +138,11 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
     def claims(self) -> str:
         return f"the transactional_id {self._transactional_id('<pipeline>')!r} of Kafka at {self.options.servers}"
 
+    def probe(self) -> str:
+        errors, topics = ClientErrors(self.options), self.options.targets
+        _find_limits(connect_admin(self.options, errors), errors, topics)
+        return f"the topics {', '.join(topics)} are there"
+
     def open(self) -> None:
         options = self.options
         self._errors = ClientErrors(options)

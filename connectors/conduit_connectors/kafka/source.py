@@ -147,6 +147,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def gives(self) -> Any:
         return (bytes if self.options.format == "bytes" else dict) | None
 
+    def probe(self) -> str:
+        return f"{len(self._find_partitions(ClientErrors(self.options, self.options.group)))} partitions"
+
     def open(self, position: bytes | None) -> None:
         options = self.options
         placed = {} if position is None else _decode(position)

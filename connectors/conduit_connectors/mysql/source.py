@@ -55,6 +55,13 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def gives(self) -> Any:
         return dict[str, Any] | None
 
+    async def probe(self) -> str:
+        session = await DatabaseStatements.connect(self.options.url.get_secret_value())
+        try:
+            return f"server {(await session.run('SELECT version()'))[0][0]}"
+        finally:
+            session.close()
+
     async def open(self, position: bytes | None) -> None:
         at = None if position is None else BinlogPosition.decode(position)
         options, url = self.options, self.options.url.get_secret_value()

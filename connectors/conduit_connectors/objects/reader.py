@@ -42,9 +42,9 @@ class ObjectOptions(Options):
         default=256 * 2**20, ge=2**24, description="the most memory that decoding Parquet may take, in bytes"
     )
     s3_endpoint: str | None = Field(default=None, description="the address of an S3 service that is not Amazon's")
-    s3_region: str | None = None
-    s3_access_key: SecretStr | None = None
-    s3_secret_key: SecretStr | None = None
+    s3_region: str | None = Field(default=None, description="the region of the S3 service")
+    s3_access_key: SecretStr | None = Field(default=None, description="the access key of the S3 service")
+    s3_secret_key: SecretStr | None = Field(default=None, description="the secret that belongs to the access key")
 
     @field_validator("allowed_prefixes")
     @classmethod

@@ -20,9 +20,9 @@ class StoreOptions(Options):
     """How the store of objects is reached."""
 
     s3_endpoint: str | None = Field(default=None, description="the address of an S3 service that is not Amazon's")
-    s3_region: str | None = None
-    s3_access_key: SecretStr | None = None
-    s3_secret_key: SecretStr | None = None
+    s3_region: str | None = Field(default=None, description="the region of the S3 service")
+    s3_access_key: SecretStr | None = Field(default=None, description="the access key of the S3 service")
+    s3_secret_key: SecretStr | None = Field(default=None, description="the secret that belongs to the access key")
     store_options: dict[str, SecretStr] = Field(
         default={},
         description="more settings of the client: those of obstore for S3, GCS and Azure, else those of fsspec; "

@@ -21,6 +21,7 @@ from conduit_connectors.objects.dataset_place import StagedFile
 from conduit_connectors.objects.dataset_writer import FilesIntent
 from conduit_connectors.parquet.columns import add_columns, columns_of, load_schema, parse_columns, store_schema
 from conduit_connectors.parquet.growing_file import GrowingFile, remove_remnants
+from conduit_connectors.probe_path import probe_writable
 from conduit_connectors.table_rows import NO_FIELDS, fit_batch
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
@@ -113,6 +114,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def data_file(self) -> Path:
         return self.options.path
+
+    def probe(self) -> str:
+        return probe_writable(self.options.path)
 
     def open(self) -> None:
         self._complete: list[_Complete] = []

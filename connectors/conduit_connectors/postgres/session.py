@@ -202,3 +202,12 @@ def quote_name(name: str) -> str:
 def quote_text(text: str) -> str:
     """Return a text as it is written in a statement of the replication protocol, which takes no parameters."""
     return "'" + text.replace("'", "''") + "'"
+
+
+async def probe_server(url: str) -> str:
+    """Connect, and return the version of the server."""
+    session = await DatabaseSession.connect(url)
+    try:
+        return f"PostgreSQL {session.server_version // 10000}"
+    finally:
+        session.close()

@@ -8,7 +8,7 @@ import trio
 from conduit_connectors.postgres.position import SourcePosition
 from conduit_connectors.postgres.publication import Publication, drop_slot, prepare, start_stream
 from conduit_connectors.postgres.replication import Keepalive, ReplicationStream
-from conduit_connectors.postgres.session import DatabaseSession, StatementFailed
+from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, probe_server
 from conduit_connectors.postgres.snapshot_request import check_request
 from conduit_connectors.postgres.source_options import SourceArguments, SourceOptions
 from conduit_connectors.postgres.wal_reader import WalReader
@@ -58,6 +58,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     @property
     def gives(self) -> Any:
         return dict[str, Any] | None
+
+    async def probe(self) -> str:
+        return await probe_server(self.options.url.get_secret_value())
 
     async def open(self, position: bytes | None) -> None:
         at = None if position is None else SourcePosition.decode(position)

@@ -58,6 +58,10 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         """Return what turns records into rows of this database."""
         return self.encoder_for(self.options)
 
+    def probe(self) -> str:
+        self.connect().close()
+        return "the database answers"
+
     def open(self) -> None:
         self._database = self.connect()
         self._rows = self.make_encoder()

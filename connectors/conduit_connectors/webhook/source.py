@@ -48,6 +48,10 @@ class Source(EndpointSource[SourceOptions]):
         super().__init__(**options)
 
     @property
+    def endless(self) -> bool:
+        return True
+
+    @property
     def gives(self) -> Any:
         return bytes if self.options.body == "raw" else dict[str, Any]
 

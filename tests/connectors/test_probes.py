@@ -1,0 +1,134 @@
+"""`probe`: connectors reach their systems, say what is there and what is wrong, and change nothing."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+import trio
+from conduit_connectors import (
+    delta,
+    file,
+    kafka,
+    mysql,
+    parquet,
+    postgres_polling,
+    redis_streams,
+    sqlite,
+    sqs,
+)
+from conduit_connectors import nats as nats_connector
+from conduit_connectors import postgres as postgres_connector
+from kafka_topics import KafkaTopics
+
+from conduit_py.cli.check import _probe
+from conduit_py.sdk import ConduitError
+from conduit_py.stream.plugin_calls import PluginCaller
+
+NOBODY = "127.0.0.1:1"
+PASSWORD = "hunter2hunter2"
+
+
+def probe(connector: Any) -> str:
+    """What a connector says, called as `check --connect` calls it."""
+
+    async def call() -> str:
+        calls = PluginCaller("node", connector.fresh())
+        try:
+            return str(await calls("probe"))
+        finally:
+            calls.close()
+
+    assert connector.problems == []
+    return trio.run(call)
+
+
+def test_files_are_looked_at_and_not_made(tmp_path: Path) -> None:
+    there = tmp_path / "there.csv"
+    there.write_text("id\n1\n")
+
+    assert probe(file.Source(path=there)) == f"{there} can be read"
+    assert probe(file.Destination(path=there)) == f"{there} can be written"
+    assert probe(file.Destination(path=tmp_path / "new" / "out.txt")).endswith("can be created")
+    assert probe(parquet.Destination(path=tmp_path / "lake")).endswith("can be created")
+    assert probe(delta.Destination(path=str(tmp_path / "table"), columns={"id": "long"})).startswith(
+        "there is no table"
+    )
+    for missing in (file.Source(path=tmp_path / "no.csv"), file.Destination(path=there / "out.txt")):
+        with pytest.raises(ConduitError, match="cannot be"):
+            probe(missing)
+    assert list(tmp_path.iterdir()) == [there]
+
+
+def test_sqlite_is_looked_at_and_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    assert probe(sqlite.Destination(path=path, table="orders")).endswith("can be created")
+    with pytest.raises(ConduitError, match="there is no"):
+        probe(sqlite.Source(path=path, table="orders"))
+    assert not path.exists()
+    sqlite3.connect(path).execute("CREATE TABLE orders (id)").connection.close()
+    assert probe(sqlite.Source(path=path, table="orders")).endswith("has the table")
+    assert probe(sqlite.Destination(path=path, table="orders")) == "the database answers"
+    with pytest.raises(ConduitError, match="has no table customers"):
+        probe(sqlite.Source(path=path, table="customers"))
+
+
+def test_postgresql_answers_with_its_version(postgres: str) -> None:
+    for connector in (
+        postgres_polling.Source(url=postgres, table="orders", column="id"),
+        postgres_connector.Source(url=postgres, tables=["orders"], slot="probed"),
+    ):
+        assert probe(connector).startswith("PostgreSQL 1")
+    assert probe(postgres_connector.Destination(url=postgres, table="orders")) == "the database answers"
+    with psycopg.connect(postgres) as connection:
+        tables = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+        slots = connection.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
+        assert (tables, slots.fetchone()) == ((0,), (0,))
+
+
+def test_mariadb_answers(mariadb: str) -> None:
+    assert "MariaDB" in probe(mysql.Source(url=mariadb, tables=["orders"], server_id=77))
+    assert probe(mysql.Destination(url=mariadb, table="orders")) == "the database answers"
+
+
+def test_kafka_has_the_topics(topics: KafkaTopics) -> None:
+    topics.fill("probed", [b"one"])
+    servers = topics.address
+
+    assert "partition" in probe(kafka.Source(servers=servers, topics=["probed"]))
+    assert probe(kafka.Destination(servers=servers, topic="probed")) == "the topics probed are there"
+    with pytest.raises(ConduitError, match="no topic"):
+        probe(kafka.Source(servers=servers, topics=["not-there"]))
+
+
+def test_queues_answer_and_no_group_or_consumer_is_made(
+    redis_server: str, nats_server: str, sqs_server: str, queue_name: str
+) -> None:
+    client = redis.Redis.from_url(redis_server)
+    client.xadd(queue_name, {"body": "1"})
+    assert probe(redis_streams.Source(url=redis_server, stream=queue_name)) == "the stream has 1 entries"
+    assert client.xinfo_groups(queue_name) == []
+    client.close()
+    with pytest.raises(ConduitError):
+        probe(nats_connector.Source(url=nats_server, stream=queue_name))
+    with pytest.raises(ConduitError):
+        probe(sqs.Source(url=f"{sqs_server}/1/none", region="eu-west-1", endpoint=sqs_server))
+
+
+@pytest.mark.parametrize(
+    "connector",
+    [
+        postgres_connector.Source(url=f"postgresql://me:{PASSWORD}@{NOBODY}/shop", tables=["t"], slot="s"),
+        mysql.Destination(url=f"mysql://me:{PASSWORD}@{NOBODY}/shop", table="t"),
+        redis_streams.Source(url=f"redis://me:{PASSWORD}@{NOBODY}/0", stream="t"),
+    ],
+    ids=lambda connector: type(connector).__module__,
+)
+def test_a_system_that_is_not_there_is_said_without_the_password(connector: Any) -> None:
+    found = trio.run(_probe, "p", "node", connector, 300)
+
+    assert found.status == "failed"
+    assert "127.0.0.1" in found.sentence()
+    assert PASSWORD not in found.sentence()

@@ -60,10 +60,8 @@ class Source(sdk.SplittableSource[SourceOptions]):
     - When the old file is not found, or is compressed, the new file is read from its start. A warning names the
       offset after which lines may have been missed.
 
-    A path with `*`, `?`, `[…]` or `**` names several files, read in the order of their names. A file whose name ends in
-    .gz, .bz2, .zst or .lz4 is decompressed. Both go without `tail`. The next run reads the files that come after. One
-    that is added or replaced and comes before is an error, or is read with `on_replaced="reread"`. `objects.Source`
-    reads other formats and stores in the same way.
+    A path with wildcards names several files, read in the order of their names; .gz, .bz2, .zst and .lz4 are
+    decompressed. The next run reads the files after them; one that is added before is an error, or `"reread"`.
 
     A file is recognised by its inode and its first 1024 bytes. So a file that is truncated and at once
     written again with the same beginning, beyond the offset that was reached, is not noticed.
@@ -80,8 +78,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     _truncated: FatalError | None = None
     _end: int | None = None
     """The offset at which a part of a file ends."""
-    _many: Any = None
-    """Reads the files of a pattern, and compressed ones."""
+    _many: Any = None  # reads the files of a pattern, and compressed ones
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
@@ -135,8 +132,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def read(self, n: int) -> Records | Reading:
         if self._many is not None:
-            found: Records | Reading = self._many.read(n)
-            return found
+            return self._many.read(n)  # type: ignore[no-any-return]
         while True:
             filled = len(self._buffer) < n and self._fill()
             waiting = len(self._buffer)
@@ -189,13 +185,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
         return Lag(bytes=max(sum(sizes), 0))
 
     def teardown(self) -> None:
-        if self._many is not None:
-            self._many.close()
-            self._many = None
-        for handle in (self._handle, self._next):
-            if handle is not None:
-                handle.close()
-        self._handle = self._next = None
+        for each in (self._handle, self._next, self._many):
+            if each is not None:
+                each.close()
+        self._handle = self._next = self._many = None
 
     def _start(self, handle: Handle | None, offset: int) -> None:
         """Read `handle` from `offset` on; None waits for a file to appear."""

@@ -160,7 +160,6 @@ class _Lenient(GenerateJsonSchema):
         return {}
 
 
-
 def connector_label(connector: object) -> str:
     """Return the short name of a connector: its module if it is one of ours, else its class."""
     package, _, module = type(connector).__module__.partition(".")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conduit_py.errors import FatalError
 from conduit_py.record import Record
-from conduit_py.sdk import EndOfSource, Reading
+from conduit_py.sdk import EndOfSource, Lag, Reading
 
 LINE = st.sampled_from([b"", b"{}", b'{"n": 1}', b'{"text": "' + b"x" * 40 + b'"}', b"torn", b"\r"])
 LINES = st.lists(LINE, max_size=40)
@@ -101,8 +101,8 @@ def test_what_is_left_to_split_is_its_lag(tmp_path: Path) -> None:
     source = file.Source(path=path)
     source.open(None)
 
-    before = source.lag().bytes
+    before = source.lag()
     source.split(4)
 
-    assert (before, source.lag().bytes) == (8, 4)
+    assert (before, source.lag()) == (Lag(bytes=8), Lag(bytes=4))
     source.teardown()

@@ -67,7 +67,9 @@ def test_an_element_that_is_too_long_is_refused_and_the_others_are_read() -> Non
     assert "more than line_size_max" in str(found[1][2])
 
 
-VALUES = st.sampled_from(['x"]}', "\\", "ü,{[", 1, None, [], [{}], {"a": ["]"]}, [[1], {"b": {}}]])
+VALUES: st.SearchStrategy[Any] = st.sampled_from(
+    ['x"]}', "\\", "ü,{[", 1, None, [], [{}], {"a": ["]"]}, [[1], {"b": {}}]]
+)
 
 
 @settings(max_examples=25, deadline=None)

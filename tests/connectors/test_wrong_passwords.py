@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conduit_connectors import delta, memory, nats, postgres
+from conduit_connectors import memory, nats, postgres
+from conduit_connectors.delta import destination as delta_destination
 from queue_servers import beside_python
 
 import conduit_py
@@ -69,9 +70,9 @@ def test_nats(guarded_nats: str, user: str) -> None:
 def test_delta_tells_wrong_keys_from_a_store_that_is_away() -> None:
     # As deltalake words them: a store that checks keys is not part of the tests.
     denied = "Generic S3 error: status 403 Forbidden: <Error><Code>InvalidAccessKeyId</Code></Error>"
-    with pytest.raises(FatalError, match="refuses us"), delta._errors("s3://bucket/t"):
+    with pytest.raises(FatalError, match="refuses us"), delta_destination.table_errors("s3://bucket/t"):
         raise OSError(denied)
-    with pytest.raises(sdk.TransientError), delta._errors("s3://bucket/t"):
+    with pytest.raises(sdk.TransientError), delta_destination.table_errors("s3://bucket/t"):
         raise OSError("Generic S3 error: error sending request: connection refused")
 
 

@@ -48,7 +48,7 @@ class Played(SourceConnector[Options]):
     """Plays readings and pauses, a number of seconds each, then ends or waits."""
 
     def of(self, *played: Any, endless: bool = False) -> "Played":
-        self.played, self.endless = list(played), endless
+        self.played, self.never_ends = list(played), endless
         self.acks: list[list[bytes]] = []
         self.opened: list[bytes | None] = []
         return self
@@ -67,7 +67,7 @@ class Played(SourceConnector[Options]):
         if self.played:
             reading: Reading = self.played.pop(0)
             return reading
-        if self.endless:
+        if self.never_ends:
             await trio.sleep_forever()
         raise EndOfSource
 

@@ -16,7 +16,7 @@ from conduit_connectors.mysql.address import connect
 from conduit_connectors.sql.database import SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import RowEncoder
-from conduit_connectors.sqlalchemy import destination as alchemy
+from conduit_connectors.sqlalchemy.any_database import AnyDatabase
 from pymysql.converters import conversions
 
 
@@ -87,7 +87,7 @@ def duckdb_world(path: Path) -> World:
     def read(sql: str) -> list[tuple[Any, ...]]:
         with closing(duckdb.connect(str(path))) as connection:
             connection.execute("SET TimeZone = 'UTC'")
-            return connection.execute(sql).fetchall()
+            return list(connection.execute(sql).fetchall())
 
     return World("duckdb", lambda **options: duckdb_connector.Destination(path=path, **options), read)
 
@@ -112,7 +112,7 @@ class _Unknown(sqlalchemy.Destination):
     """Writes to a database of which it knows nothing but the dialect."""
 
     def connect(self) -> SqlDatabase:
-        return alchemy.AnyDatabase(self._engine())
+        return AnyDatabase(self._engine())
 
     def make_encoder(self) -> RowEncoder:
         return self._plain_encoder(self._engine())

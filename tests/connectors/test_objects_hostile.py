@@ -57,6 +57,18 @@ def test_a_few_bytes_that_become_many_take_little_memory(name: str) -> None:
     assert found[-1][1] == 40_000_005
 
 
+def test_very_short_rows_are_all_read() -> None:
+    # A block has more rows than are taken at once.
+    content = b"a\n" + b"1\n" * 524_200
+    found = list(chunks("short.csv", content))
+    resumed = list(chunks("short.csv", content, offset=2 + 2 * 524_000))
+
+    assert sum(len(chunk.ends) for chunk in found) == 524_200
+    assert found[-1].ends[-1] == len(content)
+    assert [chunk.ends[-1] for chunk in resumed] == [len(content)]
+    assert sum(len(chunk.ends) for chunk in resumed) == 200
+
+
 def test_an_element_that_is_too_long_is_refused_and_the_others_are_read() -> None:
     long = {"n": [{"text": "x" * 1000}] * 3000}
     content = json.dumps([{"n": 1}, long, {"n": 2}], indent=1).encode()

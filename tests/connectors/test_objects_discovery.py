@@ -1,4 +1,4 @@
-"""Discovery of objects: one that is stored or replaced while a round reads is not missed."""
+"""Discovery of objects: one that is stored or replaced while a round reads is not missed, and empty ones go too."""
 
 import time
 from collections.abc import Iterator
@@ -10,9 +10,10 @@ from conduit_connectors.objects.contents import ContentOptions
 from conduit_connectors.objects.discovery import RECENT_MAX, Discovery, OnReplaced
 from conduit_connectors.objects.pattern import ObjectPattern
 from conduit_connectors.objects.reading import ObjectReading, ReadingOptions
+from conduit_connectors.objects.removal import WAITING_MAX
 from conduit_connectors.objects.store import LocalBytes, LocalStore, ObjectInfo
 
-from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Record, TransientError
+from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading, Record, TransientError
 
 PATTERN = ObjectPattern(["/in/*"])
 SECOND = 1_700_000_000 * 1_000_000
@@ -172,3 +173,32 @@ def test_refuse_reads_or_tells_of_what_replaced_an_object_before_it_was_opened(t
     assert between == [b"b", b"another c"]
     with pytest.raises(FatalError, match=r"/a was added or replaced, but it is not after .*/c"):
         read_on(reading_of(tmp_path, "refuse", last[-1]))
+
+
+@pytest.mark.parametrize("after", ["delete", "move"])
+def test_empty_objects_are_removed_although_more_of_them_follow_than_may_wait(tmp_path: Path, after: Any) -> None:
+    folder, count = tmp_path / "in", 2 * WAITING_MAX + 3
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"{number:04d}").touch()
+    (folder / "last").write_text("1\n")
+    move_to = str(tmp_path / "done") if after == "move" else None
+    options = ReadingOptions(ContentOptions("lines"), after=after, move_to=move_to)
+    reading = ObjectReading(LocalStore(), ObjectPattern([str(folder)]), options)
+    removed = []
+    for _ in range(2):
+        told = reading.read(10)
+        assert isinstance(told, Reading)
+        assert told.position is not None
+        assert list(told.records) == []
+        # Nothing more before there is room again.
+        with pytest.raises(NothingYet):
+            reading.read(10)
+        reading.handle_ack([told.position])
+        removed.append(count + 1 - len(list(folder.iterdir())))
+    contents, positions = read_on(reading)
+    reading.handle_ack(positions)
+
+    assert removed == [WAITING_MAX, 2 * WAITING_MAX]
+    assert contents == [b"1"]
+    assert list(folder.iterdir()) == []

@@ -142,8 +142,11 @@ class ObjectReading:
         self._store.close()
 
     def _begin_next(self) -> bool:
-        """Open the next object. False if there is none now, and the end of a silent one is to be told first."""
+        """Open the next object. False if none is opened now, and the end of a silent one is to be told first."""
         if self._removal is not None and self._removal.is_full:
+            if self._silent is not None:
+                # Only the ack of its end makes room: none of those that wait may have a record.
+                return False
             raise NothingYet
         while self._open is None:
             try:

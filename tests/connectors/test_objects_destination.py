@@ -115,6 +115,31 @@ def test_no_record_chooses_a_folder_outside_of_its_own(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_record_whose_folder_no_disk_can_have_is_refused_before_the_commit(tmp_path: Path) -> None:
+    name = "b" * 60
+    longest, fields = "x" * (255 - len(f"{name}=")), [name, "c", "d", "e"]
+    destination = opened(tmp_path, partition_by=fields)
+    destination.begin("p", 1, [])
+    refused = destination.write(
+        batch_of(
+            *(dict.fromkeys(fields, "1") | {"n": 1, name: value} for value in (longest, longest + "x", "ü" * 40)),
+            # Each of these names a folder, but together they are longer than the key of an object may be.
+            {"n": 1, name: "1", **dict.fromkeys("cde", "y" * 230)},
+        )
+    )
+    intent = destination.stage()
+    assert intent is not None
+    destination.apply(intent)
+    destination.teardown()
+
+    assert refused == {
+        1: f"{name!r} is too long for the name of a folder",
+        2: f"{name!r} is too long for the name of a folder",
+        3: "the names of its folders are too long together",
+    }
+    assert names(tmp_path) == [f"{name}={longest}/c=1/d=1/e=1"]
+
+
 def test_many_folders_do_not_keep_many_files_open(tmp_path: Path) -> None:
     destination = opened(tmp_path, partition_by=["n"])
     destination.write(batch_of(*({"n": n, "m": n} for n in range(200))))

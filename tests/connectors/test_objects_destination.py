@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from builders import batch_of
-from conduit_connectors import objects
+from conduit_connectors import objects, parquet
 
 from conduit_py.record import Record
 from conduit_py.sdk import FatalError
@@ -115,6 +115,31 @@ def test_no_record_chooses_a_folder_outside_of_its_own(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_record_whose_folder_no_disk_can_have_is_refused_before_the_commit(tmp_path: Path) -> None:
+    name = "b" * 60
+    longest, fields = "x" * (255 - len(f"{name}=")), [name, "c", "d", "e"]
+    destination = opened(tmp_path, partition_by=fields)
+    destination.begin("p", 1, [])
+    refused = destination.write(
+        batch_of(
+            *(dict.fromkeys(fields, "1") | {"n": 1, name: value} for value in (longest, longest + "x", "ü" * 40)),
+            # Each of these names a folder, but together they are longer than the key of an object may be.
+            {"n": 1, name: "1", **dict.fromkeys("cde", "y" * 230)},
+        )
+    )
+    intent = destination.stage()
+    assert intent is not None
+    destination.apply(intent)
+    destination.teardown()
+
+    assert refused == {
+        1: f"{name!r} is too long for the name of a folder",
+        2: f"{name!r} is too long for the name of a folder",
+        3: "the names of its folders are too long together",
+    }
+    assert names(tmp_path) == [f"{name}={longest}/c=1/d=1/e=1"]
+
+
 def test_many_folders_do_not_keep_many_files_open(tmp_path: Path) -> None:
     destination = opened(tmp_path, partition_by=["n"])
     destination.write(batch_of(*({"n": n, "m": n} for n in range(200))))
@@ -180,6 +205,28 @@ def test_a_transaction_is_visible_after_its_commit_and_what_a_dead_one_staged_is
 
     assert stored(tmp_path) == [{"n": 2}, {"n": 3}]
     assert list((tmp_path / "_conduit").rglob("*.parquet")) == []
+
+
+def test_destinations_of_one_dataset_claim_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("out")
+    same = [f"{tmp_path}/out", "out", "./out/", "x/../out", "link", f"file://{tmp_path}/out"]
+    claims = {objects.Destination(url=url).claims for url in same}
+    claims |= {parquet.Destination(path=path).claims for path in ("out", "link")}
+
+    assert claims == {f"the folder {tmp_path}/out"}
+    assert objects.Destination(url="out/x").claims == parquet.Destination(path="out/x").claims not in claims
+
+
+def test_destinations_of_one_folder_of_a_bucket_claim_the_same() -> None:
+    def claims(url: str, **options: Any) -> str:
+        return objects.Destination(url=url, **options).claims
+
+    assert claims("s3://b/out") == claims("s3a://b/out//") == "the folder s3://b/out"
+    assert claims("sftp://me@host/out/") == claims("sftp://me:secret@host/out") == "the folder sftp://me@host/out"
+    assert claims("s3://b/out", s3_endpoint="http://one/") == "the folder s3://b/out of http://one"
+    assert claims("s3://b/out", store_options={"aws_endpoint": "http://one"}) == "the folder s3://b/out of http://one"
+    assert len({claims("s3://b/out"), claims("s3://c/out"), claims("s3://b/"), claims("gs://b/out")}) == 4
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from conduit_connectors.objects import contents
 from conduit_connectors.objects.contents import ContentOptions, RecordChunk, read_content
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,6 +56,19 @@ def test_a_few_bytes_that_become_many_take_little_memory(name: str) -> None:
     assert peak < 12 * 2**20
     assert any("40000000 bytes, more than line_size_max" in (reason or "") for _, _, reason in found)
     assert found[-1][1] == 40_000_005
+
+
+def test_very_short_rows_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A block has more rows than are taken at once; here of the hundredth size, with the same proportion.
+    monkeypatch.setattr(contents, "_BLOCK_SIZE", contents._BLOCK_SIZE // 100)
+    monkeypatch.setattr(contents, "_ROWS_AT_ONCE", contents._ROWS_AT_ONCE // 100)
+    content = b"a\n" + b"1\n" * 5_240
+    found = list(chunks("short.csv", content))
+    resumed = list(chunks("short.csv", content, offset=2 + 2 * 5_000))
+
+    assert sum(len(chunk.ends) for chunk in found) == 5_240
+    assert found[-1].ends[-1] == len(content)
+    assert sum(len(chunk.ends) for chunk in resumed) == 240
 
 
 def test_an_element_that_is_too_long_is_refused_and_the_others_are_read() -> None:

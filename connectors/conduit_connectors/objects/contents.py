@@ -24,6 +24,7 @@ from conduit_py.sdk import DuplicateKeys, FatalError, Payloads, Positions, Readi
 
 ContentFormat: TypeAlias = Literal["auto", "lines", "json", "json-array", "csv", "opencdc", "avro", "parquet"]
 _BLOCK_SIZE = 2**18
+_ROWS_AT_ONCE = 100_000
 _NUMBER = b"%d"
 
 
@@ -217,13 +218,16 @@ def _read_csv(name: str, stream: ByteStream, offset: int, options: ContentOption
         stream.skip(offset - buffer.offset)
         buffer = LineBuffer(offset, options.line_size_max)
     while True:
-        reading = rows.read(buffer, 100_000, _numbers)
+        reading = rows.read(buffer, _ROWS_AT_ONCE, _numbers)
         records = [record for record in reading.records if int(record.position) > offset]
         shift = len(reading.records) - len(records)
         if records:
             ends = [int(record.position) for record in records]
             refused = {index - shift: reason for index, reason in reading.refused.items() if index >= shift}
             yield RecordChunk([record.payload.after for record in records], ends, refused)
+        if len(reading.records) == _ROWS_AT_ONCE:
+            # More rows may wait, also after the end of the input. To feed before they are taken would let them grow.
+            continue
         if buffer.ended:
             return
         # Lines that wait are a row without its end, which is parsed from its start each time: so ever more is read.

@@ -131,6 +131,11 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         super().__init__(**options)
 
     @property
+    def claims(self) -> str:
+        # Files wait in a folder that is named for the pipeline: another node of it would remove them.
+        return f"the folder {self.options.label_folder(self.options.url)}"
+
+    @property
     def flush_seconds(self) -> float:
         return self.options.seconds_max
 

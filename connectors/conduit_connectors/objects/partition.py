@@ -11,7 +11,10 @@ from conduit_py.sdk import RecordRefused
 _TIME = re.compile(r"(year|month|day|hour)\((.+)\)", re.DOTALL)
 _FORMS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_LENGTH_MAX = 200
+_NAME_MAX = 255
+"""What file systems allow. Names are escaped, so each character is one byte."""
+_FOLDER_MAX = 700
+"""A key of S3 has at most 1024 bytes: the rest is for the folder of the dataset and the name of a file."""
 
 
 class PartitionBy:
@@ -45,10 +48,13 @@ class PartitionBy:
         for name, field, form in self._parts:
             if field not in row:
                 raise RecordRefused(f"it has no field {field!r}, which says which folder it belongs to")
-            text = _value_text(field, row[field], form)
-            if len(text) > _LENGTH_MAX:
+            folder = f"{name}={_value_text(field, row[field], form)}"
+            # Folders are made after the commit: an error then could be repaired by nobody.
+            if len(folder) > _NAME_MAX:
                 raise RecordRefused(f"{field!r} is too long for the name of a folder")
-            made += f"{name}={text}/"
+            made += f"{folder}/"
+        if len(made) > _FOLDER_MAX:
+            raise RecordRefused("the names of its folders are too long together")
         return made
 
 

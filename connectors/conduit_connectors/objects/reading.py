@@ -142,24 +142,44 @@ class ObjectReading:
         self._store.close()
 
     def _begin_next(self) -> bool:
-        """Open the next object. False if there is none now, and the end of a silent one is to be told first."""
+        """Open the next object. False if none is opened now, and the end of a silent one is to be told first."""
         if self._removal is not None and self._removal.is_full:
-            raise NothingYet
-        try:
-            found = self._next_found()
-        except (EndOfSource, NothingYet):
-            if self._silent is not None and self._removal is not None:
+            if self._silent is not None:
+                # Only the ack of its end makes room: none of those that wait may have a record.
                 return False
-            raise
+            raise NothingYet
+        while self._open is None:
+            try:
+                found = self._next_found()
+            except (EndOfSource, NothingYet):
+                if self._silent is not None and self._removal is not None:
+                    return False
+                raise
+            self._open = self._open_listed(found)
+        return True
+
+    def _open_listed(self, found: FoundObject) -> "_OpenObject | None":
+        """Open an object that was there when it was listed. None if it is passed over."""
         try:
-            self._open = self._open_object(found, 0)
-        except (FileNotFoundError, ObjectReplaced):
+            return self._open_object(found, 0)
+        except (FileNotFoundError, ObjectReplaced) as error:
             if self._parts is not None:
                 raise self._gone(found.info) from None
-            # It was there when it was listed. If it was replaced, it is listed again.
             _logger.info("%s is gone or was replaced before it was read", self._store.show(found.info.name))
+            current = self._store.find(found.info.name) if isinstance(error, ObjectReplaced) else None
+        if current is None:
             self._discovery.finish(found._replace(info=found.info._replace(mark="")))
-        return True if self._open is not None else self._begin_next()
+            return None
+        if self._options.on_replaced != "new-only":
+            # It counts as stored after this round began, and is left to the next one.
+            return None
+        # By name no round would find it: it is not after those that are read next.
+        try:
+            return self._open_object(found._replace(info=current), 0)
+        except (FileNotFoundError, ObjectReplaced) as error:
+            hint = "store an object when it is complete, under a name of its own"
+            what = f"{self._store.show(current.name)} is replaced again and again, before it is read"
+            raise TransientError(what, suggestion=hint) from error
 
     def _next_found(self) -> FoundObject:
         if self._parts is None:

@@ -1,5 +1,7 @@
 """The options of the source of objects, and of the stores that it and the destination use."""
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Required, Self, TypedDict
 
@@ -41,6 +43,24 @@ class StoreOptions(Options):
             name: value.get_secret_value() for name, value in secrets.items() if value is not None
         }
         return CloudStore(root, {name: value for name, value in named.items() if value is not None} | options)
+
+    def label_folder(self, url: str) -> str:
+        """Return where a folder is, in the same words however it is named; without a password."""
+        scheme, root, path = parse_place(url)
+        if scheme == "file":
+            return os.path.realpath(path)
+        user, at, host = root.removeprefix(f"{scheme}://").rpartition("@")
+        kind = _SAME_STORES.get(scheme, scheme)
+        # Stores may have buckets of the same name.
+        told = {self.s3_endpoint} if scheme in CLOUD_SCHEMES else set()
+        told |= {value.get_secret_value() for name, value in self.store_options.items() if _TELLS_STORE.search(name)}
+        names = sorted({each.rpartition("@")[2].rstrip("/") for each in told if each})
+        folder = "/".join([f"{user.partition(':')[0]}{at}{host}", *filter(None, path.split("/"))])
+        return f"{kind}://{folder}" + "".join(f" of {name}" for name in names)
+
+
+_SAME_STORES = {"s3a": "s3", "adl": "az", "azure": "az", "abfs": "az", "abfss": "az"}
+_TELLS_STORE = re.compile(r"endpoint(_url)?$|account_name$|^host$", re.IGNORECASE)
 
 
 class StoreArguments(TypedDict, total=False):

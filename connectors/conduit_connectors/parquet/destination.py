@@ -1,6 +1,7 @@
 """The Parquet destination: rows as files in a folder, on this machine, without Spark and without Java."""
 
 import hashlib
+import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,6 +104,11 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def claims(self) -> str:
+        # Files wait in a folder that is named for the pipeline: another node of it would remove them.
+        return f"the folder {os.path.realpath(self.options.path)}"
 
     @property
     def flush_seconds(self) -> float:

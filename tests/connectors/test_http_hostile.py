@@ -265,3 +265,25 @@ async def _first(connector: http.Source) -> Reading:
         return await connector.read(10)  # type: ignore[misc, no-any-return]
     finally:
         await connector.teardown()
+
+
+EMPTY = PeerAnswer(b"\n")
+LINES = {"content-type": "application/x-ndjson"}
+
+
+async def test_an_empty_answer_is_no_empty_page(peer: HttpPeer) -> None:
+    with pytest.raises(TransientError, match="an empty body"):
+        await read(peer, EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("answer", "options"),
+    [
+        (PeerAnswer(status=204), {}),
+        (PeerAnswer(b"", headers=LINES), {}),
+        (EMPTY, {"format": "jsonl"}),
+        (EMPTY, {"records_optional": True}),
+    ],
+)
+async def test_what_may_be_empty_is_an_empty_page(answer: PeerAnswer, options: dict[str, Any], peer: HttpPeer) -> None:
+    assert list((await read(peer, answer, **options)).records) == []

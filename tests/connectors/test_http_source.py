@@ -227,3 +227,25 @@ async def test_a_token_is_renewed_before_it_ends(peer: HttpPeer, api: PagedApi) 
     await read_all(source(peer, token_url=f"{peer.url}/token", client_id="a", client_secret="c"))
 
     assert len(tokens) == 6
+
+
+async def test_equal_records_of_the_last_value_are_counted(peer: HttpPeer, api: PagedApi) -> None:
+    api.records[:] = [{"id": 1, "updated": "b"}, {"id": 1, "updated": "b"}]
+    connector = source(peer, "cursor", since_param="since", since_path="updated")
+    first = await read_all(connector)
+
+    api.records.append({"id": 1, "updated": "b"})
+    second = await read_all(connector, last_position(first))
+    third = await read_all(connector, last_position(second))
+
+    assert [ids(each) for each in (first, second, third)] == [[1, 1], [1], []]
+
+
+async def test_of_more_than_100_of_one_value_the_same_ones_are_repeated(peer: HttpPeer, api: PagedApi) -> None:
+    api.records[:] = [{"id": n, "updated": "b"} for n in range(103)]
+    connector = source(peer, "cursor", since_param="since", since_path="updated")
+    passes = [await read_all(connector, n=200)]
+    for _ in range(2):
+        passes.append(await read_all(connector, last_position(passes[-1]), n=200))
+
+    assert [ids(each) for each in passes] == [list(range(103)), [100, 101, 102], [100, 101, 102]]

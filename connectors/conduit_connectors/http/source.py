@@ -112,8 +112,9 @@ class Source(CheckpointedSource[SourceOptions]):
         fresh: list[Record | UnreadableRecord | SourceCheckpoint] = []
         for item in items:
             value, name = self._since_of(item)
-            if not state.is_known(value, name):
-                state = state.noticing(value, name)
+            known = state.recognising(value, name)
+            state = known or state.noticing(value, name)
+            if known is None:
                 fresh.append(item)
         following = self._checked(lambda: next_page(state, options, reply, body, len(items)), url)
         if following is None:

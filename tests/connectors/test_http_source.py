@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 from conduit_connectors import http
+from conduit_connectors.http.paging import PollState
 from http_peer import HttpPeer, PagedApi, PeerAnswer, PeerRequest
 
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading, Record
@@ -249,3 +250,21 @@ async def test_of_more_than_100_of_one_value_the_same_ones_are_repeated(peer: Ht
         passes.append(await read_all(connector, last_position(passes[-1]), n=200))
 
     assert [ids(each) for each in passes] == [list(range(103)), [100, 101, 102], [100, 101, 102]]
+
+
+async def test_a_since_of_zero_is_kept_across_runs(peer: HttpPeer) -> None:
+    peer.respond = lambda request: PeerAnswer([{"id": 1, "at": 0}])
+    connector = http.Source(url=peer.url, since_param="since", since_path="at", since_start=-1)
+    first = await read_all(connector)
+
+    again = await read_all(connector, last_position(first))
+
+    assert (ids(first), ids(again)) == ([1], [])
+    assert [request.params["since"] for request in peer.requests] == ["-1", "0"]
+
+
+def test_only_defaults_are_left_out_of_a_position() -> None:
+    state = PollState(since=0, highest=0.0, next=0)
+
+    assert PollState.decode(state.encode(), http.Source(url="http://127.0.0.1/").options) == state
+    assert PollState().encode() == {}

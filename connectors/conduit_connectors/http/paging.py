@@ -35,9 +35,9 @@ class PollState(msgspec.Struct, frozen=True):
     """The number of passes that read everything. It keeps their positions apart."""
 
     def encode(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in msgspec.structs.asdict(self).items() if value not in (None, (), 0, False)
-        }
+        # By the default of each field: 0 is a value of `since`, and a cursor.
+        values, defaults = msgspec.structs.asdict(self), msgspec.structs.asdict(PollState())
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
     @classmethod
     def decode(cls, checkpoint: Any, options: SourceOptions) -> "PollState":

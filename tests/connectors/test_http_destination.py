@@ -194,3 +194,14 @@ async def test_a_conflict_that_stays_is_transient_where_keys_are_honoured_and_el
         await write(http.Destination(url=peer.url, honours_key=True, retries=1), batch)
     assert len(peer.requests) == 2
     assert await write(http.Destination(url=peer.url, retries=1), batch) == {0: "the server answers 409 'in work'"}
+
+
+async def test_a_url_that_records_make_too_long_refuses_the_record(peer: HttpPeer) -> None:
+    parts = {name: f".Payload.After.{name}" for name in "abc"}
+    connector = http.Destination(url=f"{peer.url}/{{a}}/{{b}}/{{c}}", url_parts=parts)
+
+    refused = await write(connector, batch_of(Record.of(dict.fromkeys("abc", "\U0001f600" * 2000))))
+
+    assert refused is not None
+    assert "makes a URL that cannot be used" in refused[0]
+    assert peer.requests == []

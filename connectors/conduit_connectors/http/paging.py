@@ -122,7 +122,9 @@ def next_page(state: PollState, options: SourceOptions, reply: HttpReply, body: 
         return _cursor(options.cursor_path.find(body))
     if options.paging == "link":
         # The library knows the grammar of the header, and offers it on its own kind of answer.
-        links = httpx2.Response(200, headers={"link": reply.headers.get("link", "")}).links
+        # As bytes: of text it takes ASCII only.
+        header = reply.headers.get("link", "").encode(errors="replace")
+        links = httpx2.Response(200, headers=[(b"link", header)]).links
         link = links.get("next", {}).get("url")
         return str(join(httpx2.URL(reply.url), link)) if link else None
     return None

@@ -334,3 +334,11 @@ async def test_a_port_that_is_taken_is_said() -> None:
     async with Opened(None) as opened:
         with pytest.raises(FatalError, match="cannot listen on 127"):
             await opened.source.fresh().open(None)
+
+
+async def test_a_number_and_a_text_are_two_keys() -> None:
+    async with Opened(None, body="array", key_path="id") as opened:
+        answer, records = await opened.deliver([{"id": 1}, {"id": "1"}, {"id": 1}])
+
+    assert answer.json() == {"accepted": 2, "repeated": 1}
+    assert [each.payload.after for each in records] == [{"id": 1}, {"id": "1"}]

@@ -49,8 +49,10 @@ def number_of(position: bytes) -> int:
     return number
 
 
-def hash_key(key: str) -> bytes:
-    return hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=KEY_SIZE).digest()
+def hash_key(key: str | int) -> bytes:
+    """Return what a key is remembered by. The number 1 and the text "1" are two keys."""
+    text = f"{type(key).__name__} {key}"
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=KEY_SIZE).digest()
 
 
 def _decode(position: bytes) -> bytes:

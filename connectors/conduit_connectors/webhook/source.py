@@ -176,6 +176,8 @@ class Source(EndpointSource[SourceOptions]):
         return [self._record(index, value, name, kept) for index, value in enumerate(values)]
 
     def _record(self, index: int, value: Any, name: str | None, kept: dict[str, str]) -> tuple[bytes | None, Record]:
+        # A header names the whole request: each record of an array is named by its index too.
+        found: Any = f"{name}\n{index}"
         if self.options.key_path is not None:
             found = self.options.key_path.find(value)
             if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
@@ -185,8 +187,7 @@ class Source(EndpointSource[SourceOptions]):
         record.metadata.update(kept)
         if name is None:
             return None, record
-        # A header names the whole request: each record of an array is named by its index too.
-        return hash_key(name if self.options.key_path is not None else f"{name}\n{index}"), record
+        return hash_key(found), record
 
     def _accept(self, records: Iterable[tuple[bytes | None, Record]]) -> tuple[int, int]:
         """Queue what is new. Returns how many that are, and the number of the record to wait for."""

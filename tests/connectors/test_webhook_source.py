@@ -342,3 +342,31 @@ async def test_a_number_and_a_text_are_two_keys() -> None:
 
     assert answer.json() == {"accepted": 2, "repeated": 1}
     assert [each.payload.after for each in records] == [{"id": 1}, {"id": "1"}]
+
+
+async def test_what_is_not_durable_is_bounded_whatever_became_of_its_requests() -> None:
+    # Two bodies fill it, though the first request was given up by then.
+    async with Opened(None, key_path="id", answer_seconds=0.05, waiting_max=2, body_size_max=2000) as opened:
+        large = [{"id": n, "x": "x" * 1982} for n in range(5)]
+        errors = [(await opened.post(body)).json()["error"] for body in (large[0], large[0], large[1], large[2])]
+        waiting = len(opened.source._ready)
+        (first,) = await opened.source.read(1)
+        still = await opened.post(large[3])
+        await opened.source.ack([first.position])
+        more = (await opened.post(large[4])).json()["error"]
+        records = list(await opened.source.read(10))
+
+    full = "too much is not durable yet"
+    assert errors == ["the records are not durable yet"] * 3 + [full]
+    assert waiting == 2
+    assert (still.status_code, still.json()["error"], still.headers["retry-after"]) == (503, full, "5")
+    assert more == "the records are not durable yet"
+    assert [each.payload.after["id"] for each in records] == [1, 4]  # type: ignore[index, call-overload]
+
+
+async def test_records_without_content_fill_the_bound_too() -> None:
+    async with Opened(None, answer_seconds=0.001, waiting_max=2, body_size_max=10) as opened:
+        errors = [(await opened.post({})).json()["error"] for _ in range(5)]
+
+    assert errors[-1] == "too much is not durable yet"
+    assert len(opened.source._ready) < 5

@@ -268,3 +268,18 @@ def test_only_defaults_are_left_out_of_a_position() -> None:
 
     assert PollState.decode(state.encode(), http.Source(url="http://127.0.0.1/").options) == state
     assert PollState().encode() == {}
+
+
+@pytest.mark.parametrize(("kind", "warns"), [("cursor", True), ("offset", False)])
+async def test_a_run_that_has_nothing_to_continue_says_so(
+    kind: str, warns: bool, peer: HttpPeer, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await read_all(source(peer, kind), n=50)
+    silent = caplog.text == ""
+
+    again = await read_all(source(peer, kind), last_position(first))
+
+    assert silent
+    assert ids(again) == []
+    assert ("was read to its end by an earlier run" in caplog.text) is warns
+    assert ("since_param" in caplog.text) is warns

@@ -197,7 +197,7 @@ async def test_a_conflict_that_stays_is_transient_where_keys_are_honoured_and_el
 
 
 async def test_a_url_that_records_make_too_long_refuses_the_record(peer: HttpPeer) -> None:
-    parts = {name: f".Payload.After.{name}" for name in "abc"}
+    parts: dict[str, Any] = {name: f".Payload.After.{name}" for name in "abc"}
     connector = http.Destination(url=f"{peer.url}/{{a}}/{{b}}/{{c}}", url_parts=parts)
 
     refused = await write(connector, batch_of(Record.of(dict.fromkeys("abc", "\U0001f600" * 2000))))

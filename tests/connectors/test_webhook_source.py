@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import httpx2
 import pytest
 import trio
 from conduit_connectors import webhook
+from conduit_connectors.webhook.delivered_keys import DeliveredKeys, hash_key
 from conduit_connectors.webhook.signature import signature_error
 from http_peer import free_port
 
@@ -370,3 +372,24 @@ async def test_records_without_content_fill_the_bound_too() -> None:
 
     assert errors[-1] == "too much is not durable yet"
     assert len(opened.source._ready) < 5
+
+
+def test_positions_in_flight_share_the_keys_that_they_carry() -> None:
+    keys = DeliveredKeys(1000)
+    for n in range(1000):
+        keys.add(hash_key(str(n)))
+    tracemalloc.start()
+    positions = []
+    for n in range(1000, 6000):
+        keys.add(hash_key(str(n)))
+        positions.append(keys.position(n))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    # As bytes they are 40 MB.
+    assert size < 2_000_000
+    for n in (1000, 1999, 2000, 2001, 5999):
+        restored = DeliveredKeys(1000, positions[n - 1000].encode())
+        known = [hash_key(str(each)) in restored for each in (n - 1000, n - 999, n, n + 1)]
+        assert known == [False, True, True, False]
+        assert restored.position(n).encode() == positions[n - 1000].encode()

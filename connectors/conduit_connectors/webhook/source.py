@@ -7,16 +7,19 @@ from typing import Any, Unpack
 import msgspec
 import trio
 
-from conduit_connectors.webhook.delivered_keys import DeliveredKeys, hash_key, number_of
+from conduit_connectors.webhook.delivered_keys import DeliveredKeys, KeyedPosition, hash_key, number_of
 from conduit_connectors.webhook.listener import Listener
 from conduit_connectors.webhook.signature import signature_error
 from conduit_connectors.webhook.source_options import SourceArguments, SourceOptions
 from conduit_py.sdk import (
+    Columns,
+    EncodedPositions,
     EndOfSource,
     EndpointSource,
     FatalError,
     HttpAnswer,
     HttpRequest,
+    Payloads,
     Record,
     RecordRefused,
     decode_json,
@@ -72,7 +75,7 @@ class Source(EndpointSource[SourceOptions]):
         self._keys = DeliveredKeys(options.keys_max, position, keyed=self.drops_repeats)
         self._number = 0 if position is None else number_of(position)
         self._durable = self._number
-        self._ready: deque[Record] = deque()
+        self._ready: deque[tuple[KeyedPosition, Record]] = deque()
         self._arrival = trio.Event()
         self._in_flight: deque[tuple[int, bytes | None, int]] = deque()
         """The number, the key and the size of each record that is not durable."""
@@ -93,13 +96,18 @@ class Source(EndpointSource[SourceOptions]):
         if self._listener is not None:
             await self._listener.serve(self.answer_request)
 
-    async def read(self, n: int) -> list[Record]:
+    async def read(self, n: int) -> Payloads:
         while not self._ready:
             if self._reason:
                 raise EndOfSource
             self._arrival = trio.Event()
             await self._arrival.wait()
-        return [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+        taken = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+        # Not as bytes: each position has all keys that are remembered, and few are ever stored.
+        positions = EncodedPositions([position for position, _ in taken])
+        columns = Columns(keys=[each.key for _, each in taken], metadata=[each.metadata for _, each in taken])
+        kind = bytes if self.options.body == "raw" else dict
+        return Payloads([each.payload.after for _, each in taken], positions, kind, columns)
 
     async def ack(self, positions: Sequence[bytes]) -> None:
         self._durable = max(self._durable, number_of(positions[-1]))
@@ -224,8 +232,7 @@ class Source(EndpointSource[SourceOptions]):
             size = RECORD_SIZE + body_size // len(records) + sum(map(len, record.metadata.values()))
             self._in_flight.append((self._number, key, size))
             self._size += size
-            record.position = self._keys.position(self._number)
-            self._ready.append(record)
+            self._ready.append((self._keys.position(self._number), record))
         self._arrival.set()
         return accepted, wait_for
 

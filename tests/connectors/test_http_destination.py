@@ -174,3 +174,34 @@ def test_urls_that_cannot_be_are_problems(url: str, parts: dict[str, Any], messa
     (problem,) = http.Destination(url=url, url_parts=parts).problems
 
     assert message in problem.message
+
+
+async def test_a_key_that_is_in_work_is_tried_again_where_keys_are_honoured(peer: HttpPeer) -> None:
+    # The first request was cut; its repeat meets it while the server still works on it.
+    answers = [PeerAnswer(raw=b""), PeerAnswer(b"in work", status=409), PeerAnswer(status=200)]
+    peer.respond = lambda request: answers.pop(0)
+
+    refused = await write(http.Destination(url=peer.url, honours_key=True), batch_of(Record.of({"n": 1})))
+
+    assert (refused, answers) == (None, [])
+
+
+async def test_a_conflict_that_stays_is_transient_where_keys_are_honoured_and_else_a_refusal(peer: HttpPeer) -> None:
+    peer.respond = lambda request: PeerAnswer(b"in work", status=409)
+    batch = batch_of(Record.of({"n": 1}))
+
+    with pytest.raises(TransientError, match="answers 409"):
+        await write(http.Destination(url=peer.url, honours_key=True, retries=1), batch)
+    assert len(peer.requests) == 2
+    assert await write(http.Destination(url=peer.url, retries=1), batch) == {0: "the server answers 409 'in work'"}
+
+
+async def test_a_url_that_records_make_too_long_refuses_the_record(peer: HttpPeer) -> None:
+    parts: dict[str, Any] = {name: f".Payload.After.{name}" for name in "abc"}
+    connector = http.Destination(url=f"{peer.url}/{{a}}/{{b}}/{{c}}", url_parts=parts)
+
+    refused = await write(connector, batch_of(Record.of(dict.fromkeys("abc", "\U0001f600" * 2000))))
+
+    assert refused is not None
+    assert "makes a URL that cannot be used" in refused[0]
+    assert peer.requests == []

@@ -265,3 +265,35 @@ async def _first(connector: http.Source) -> Reading:
         return await connector.read(10)  # type: ignore[misc, no-any-return]
     finally:
         await connector.teardown()
+
+
+EMPTY = PeerAnswer(b"\n")
+LINES = {"content-type": "application/x-ndjson"}
+
+
+async def test_an_empty_answer_is_no_empty_page(peer: HttpPeer) -> None:
+    with pytest.raises(TransientError, match="an empty body"):
+        await read(peer, EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("answer", "options"),
+    [
+        (PeerAnswer(status=204), {}),
+        (PeerAnswer(b"", headers=LINES), {}),
+        (EMPTY, {"format": "jsonl"}),
+        (EMPTY, {"records_optional": True}),
+    ],
+)
+async def test_what_may_be_empty_is_an_empty_page(answer: PeerAnswer, options: dict[str, Any], peer: HttpPeer) -> None:
+    assert list((await read(peer, answer, **options)).records) == []
+
+
+@pytest.mark.parametrize("size", [8192, 3000])
+async def test_a_link_that_is_too_long_is_refused_and_not_cut(size: int, peer: HttpPeer) -> None:
+    # Each of these characters is six in a URL: what is stored must fit too.
+    link = "/?q=" + ("x" if size == 8192 else "é") * size
+    with pytest.raises(FatalError, match="longer than 8192"):
+        await read_pages(peer, PeerAnswer([], headers={"link": f'<{link}>; rel="next"'}), paging="link")
+
+    assert len(peer.requests) == 1

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 from conduit_connectors import http
+from conduit_connectors.http.paging import PollState
 from http_peer import HttpPeer, PagedApi, PeerAnswer, PeerRequest
 
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading, Record
@@ -227,3 +228,58 @@ async def test_a_token_is_renewed_before_it_ends(peer: HttpPeer, api: PagedApi) 
     await read_all(source(peer, token_url=f"{peer.url}/token", client_id="a", client_secret="c"))
 
     assert len(tokens) == 6
+
+
+async def test_equal_records_of_the_last_value_are_counted(peer: HttpPeer, api: PagedApi) -> None:
+    api.records[:] = [{"id": 1, "updated": "b"}, {"id": 1, "updated": "b"}]
+    connector = source(peer, "cursor", since_param="since", since_path="updated")
+    first = await read_all(connector)
+
+    api.records.append({"id": 1, "updated": "b"})
+    second = await read_all(connector, last_position(first))
+    third = await read_all(connector, last_position(second))
+
+    assert [ids(each) for each in (first, second, third)] == [[1, 1], [1], []]
+
+
+async def test_of_more_than_100_of_one_value_the_same_ones_are_repeated(peer: HttpPeer, api: PagedApi) -> None:
+    api.records[:] = [{"id": n, "updated": "b"} for n in range(103)]
+    connector = source(peer, "cursor", since_param="since", since_path="updated")
+    passes = [await read_all(connector, n=200)]
+    for _ in range(2):
+        passes.append(await read_all(connector, last_position(passes[-1]), n=200))
+
+    assert [ids(each) for each in passes] == [list(range(103)), [100, 101, 102], [100, 101, 102]]
+
+
+async def test_a_since_of_zero_is_kept_across_runs(peer: HttpPeer) -> None:
+    peer.respond = lambda request: PeerAnswer([{"id": 1, "at": 0}])
+    connector = http.Source(url=peer.url, since_param="since", since_path="at", since_start=-1)
+    first = await read_all(connector)
+
+    again = await read_all(connector, last_position(first))
+
+    assert (ids(first), ids(again)) == ([1], [])
+    assert [request.params["since"] for request in peer.requests] == ["-1", "0"]
+
+
+def test_only_defaults_are_left_out_of_a_position() -> None:
+    state = PollState(since=0, highest=0.0, next=0)
+
+    assert PollState.decode(state.encode(), http.Source(url="http://127.0.0.1/").options) == state
+    assert PollState().encode() == {}
+
+
+@pytest.mark.parametrize(("kind", "warns"), [("cursor", True), ("offset", False)])
+async def test_a_run_that_has_nothing_to_continue_says_so(
+    kind: str, warns: bool, peer: HttpPeer, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await read_all(source(peer, kind), n=50)
+    silent = caplog.text == ""
+
+    again = await read_all(source(peer, kind), last_position(first))
+
+    assert silent
+    assert ids(again) == []
+    assert ("was read to its end by an earlier run" in caplog.text) is warns
+    assert ("since_param" in caplog.text) is warns

@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import httpx2
 import pytest
 import trio
 from conduit_connectors import webhook
+from conduit_connectors.webhook.delivered_keys import DeliveredKeys, hash_key
 from conduit_connectors.webhook.signature import signature_error
 from http_peer import free_port
 
@@ -334,3 +336,60 @@ async def test_a_port_that_is_taken_is_said() -> None:
     async with Opened(None) as opened:
         with pytest.raises(FatalError, match="cannot listen on 127"):
             await opened.source.fresh().open(None)
+
+
+async def test_a_number_and_a_text_are_two_keys() -> None:
+    async with Opened(None, body="array", key_path="id") as opened:
+        answer, records = await opened.deliver([{"id": 1}, {"id": "1"}, {"id": 1}])
+
+    assert answer.json() == {"accepted": 2, "repeated": 1}
+    assert [each.payload.after for each in records] == [{"id": 1}, {"id": "1"}]
+
+
+async def test_what_is_not_durable_is_bounded_whatever_became_of_its_requests() -> None:
+    # Two bodies fill it, though the first request was given up by then.
+    async with Opened(None, key_path="id", answer_seconds=0.05, waiting_max=2, body_size_max=2000) as opened:
+        large = [{"id": n, "x": "x" * 1982} for n in range(5)]
+        errors = [(await opened.post(body)).json()["error"] for body in (large[0], large[0], large[1], large[2])]
+        waiting = len(opened.source._ready)
+        (first,) = await opened.source.read(1)
+        still = await opened.post(large[3])
+        await opened.source.ack([first.position])
+        more = (await opened.post(large[4])).json()["error"]
+        records = list(await opened.source.read(10))
+
+    full = "too much is not durable yet"
+    assert errors == ["the records are not durable yet"] * 3 + [full]
+    assert waiting == 2
+    assert (still.status_code, still.json()["error"], still.headers["retry-after"]) == (503, full, "5")
+    assert more == "the records are not durable yet"
+    assert [each.payload.after["id"] for each in records] == [1, 4]  # type: ignore[index, call-overload]
+
+
+async def test_records_without_content_fill_the_bound_too() -> None:
+    async with Opened(None, answer_seconds=0.001, waiting_max=2, body_size_max=10) as opened:
+        errors = [(await opened.post({})).json()["error"] for _ in range(5)]
+
+    assert errors[-1] == "too much is not durable yet"
+    assert len(opened.source._ready) < 5
+
+
+def test_positions_in_flight_share_the_keys_that_they_carry() -> None:
+    keys = DeliveredKeys(1000)
+    for n in range(1000):
+        keys.add(hash_key(str(n)))
+    tracemalloc.start()
+    positions = []
+    for n in range(1000, 6000):
+        keys.add(hash_key(str(n)))
+        positions.append(keys.position(n))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    # As bytes they are 40 MB.
+    assert size < 2_000_000
+    for n in (1000, 1999, 2000, 2001, 5999):
+        restored = DeliveredKeys(1000, positions[n - 1000].encode())
+        known = [hash_key(str(each)) in restored for each in (n - 1000, n - 999, n, n + 1)]
+        assert known == [False, True, True, False]
+        assert restored.position(n).encode() == positions[n - 1000].encode()

@@ -13,6 +13,7 @@ from conduit_connectors.http.guard import AddressRefused, GuardedTransport, Host
 from conduit_py.sdk import FatalError, TransientError
 
 REDIRECTS_MAX: Final = 5
+LINK_SIZE_MAX: Final = 8192
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 _FAILURES: Final = (
@@ -120,11 +121,15 @@ class GuardedClient:
 
 
 def join(base: httpx2.URL, link: str) -> httpx2.URL:
-    """Return a link of an answer as a whole URL. Raises AddressRefused if it is none."""
+    """Return a link of an answer as a whole URL. Raises AddressRefused if it is none, or too long."""
     try:
-        return base.join(link[:8192]).copy_with(fragment=None)
+        # Not cut: half a cursor may be one of another page.
+        url = base.join(link).copy_with(fragment=None) if len(link) <= LINK_SIZE_MAX else None
     except (httpx2.InvalidURL, ValueError, TypeError) as error:
         raise AddressRefused(f"is no URL ({error})") from error
+    if url is None or len(str(url)) > LINK_SIZE_MAX:
+        raise AddressRefused(f"is longer than {LINK_SIZE_MAX} characters")
+    return url
 
 
 def place(url: httpx2.URL) -> str:

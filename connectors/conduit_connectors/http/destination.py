@@ -104,7 +104,8 @@ class Destination(DestinationConnector[DestinationOptions]):
 
     With `honours_key=True` each record arrives once, if the server ignores a request whose `Idempotency-Key` it has
     seen: the key of a record is the same after every restart. A record is refused if the answer is 4xx, except 401,
-    408, 425 and 429. A request with several records that is answered so is divided until the refused ones are found;
+    408, 425 and 429, and with `honours_key` 409: so servers answer while they work on an earlier request with the key,
+    which may be ours. A request with several records that is answered so is divided until the refused ones are found;
     the others are sent. Everything else is tried again, and stops the pipeline in the end.
     """
 
@@ -181,7 +182,7 @@ class Destination(DestinationConnector[DestinationOptions]):
         reply = await self._request(url, self._headers(batch, indices), self._body([bodies[each] for each in indices]))
         if 200 <= reply.status < 300:
             return
-        if is_transient(reply.status):
+        if self._is_transient(reply.status):
             what = f"{place(url)} answers {reply.status} {reply.excerpt!r}"
             raise TransientError(what, retry_after=retry_after_seconds(reply.headers))
         if reply.status == 401 or reply.status < 400:
@@ -218,9 +219,18 @@ class Destination(DestinationConnector[DestinationOptions]):
                 raise FatalError(f"{place(url)}: {error}", suggestion="check url and response_size_max") from error
 
         reply = await send_with_retries(
-            attempt, place(url), retries=self.options.retries, pace=self._pace, rng=self._rng
+            attempt,
+            place(url),
+            retries=self.options.retries,
+            pace=self._pace,
+            rng=self._rng,
+            transient=self._is_transient,
         )
         return await attempt() if reply.status == 401 and self._credentials.reject() else reply
+
+    def _is_transient(self, status: int) -> bool:
+        # A conflict with our own earlier request is no refusal: the record may be delivered.
+        return is_transient(status) or (status == 409 and self.options.honours_key)
 
     def _unusable(self, url: httpx2.URL, reply: HttpReply) -> FatalError:
         if reply.status == 401:

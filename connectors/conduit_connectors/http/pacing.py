@@ -72,9 +72,15 @@ def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None)
 
 
 async def send_with_retries(
-    attempt: Callable[[], Awaitable[ReplyT]], place: str, *, retries: int, pace: RequestPace, rng: random.Random
+    attempt: Callable[[], Awaitable[ReplyT]],
+    place: str,
+    *,
+    retries: int,
+    pace: RequestPace,
+    rng: random.Random,
+    transient: Callable[[int], bool] = is_transient,
 ) -> ReplyT:
-    """Return the first answer that is final. Unreachable peers, 408, 425, 429 and 5xx are tried again.
+    """Return the first answer that is final. Unreachable peers, and statuses that are `transient`, are tried again.
 
     After `retries` the last answer is returned, or its TransientError raised. `place` is what the log calls the peer.
     """
@@ -83,7 +89,7 @@ async def send_with_retries(
         wait: float | None = None
         try:
             reply = await attempt()
-            if not is_transient(reply.status) or number == retries:
+            if not transient(reply.status) or number == retries:
                 return reply
             wait = retry_after_seconds(reply.headers)
         except TransientError:

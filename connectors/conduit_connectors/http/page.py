@@ -26,11 +26,19 @@ _MISSING: Final = object()
 
 def read_page(reply: HttpReply, options: SourceOptions) -> tuple[list[Record | UnreadableRecord], Any]:
     """Return the records of a page, without positions, and the body for what else is in it."""
-    if not reply.body.strip():
+    if reply.status == 204:
         return [], None
     kind, text = _decode(reply)
     if options.format == "jsonl" or (options.format == "auto" and kind in _JSON_LINES):
         return list(_lines(text, options)), None
+    if not text.strip():
+        if options.records_optional:
+            return [], None
+        # As an empty page it would end the pass, and `since` would move past pages that nobody has read.
+        raise TransientError(
+            f"{_place(reply)} answers {reply.status} with an empty body, which is no JSON",
+            suggestion="if the API answers so when there are no records, set records_optional",
+        )
     try:
         body = decode_json(text, duplicate_keys=options.duplicate_keys)
     except RecordRefused as error:

@@ -19,7 +19,8 @@ class PollState(msgspec.Struct, frozen=True):
     """The next request of a pass, and what the pass has met so far.
 
     `since` is where the pass began and stays until its end, so that pages may come in any order. Then it becomes
-    `highest`. An API that filters with `>=` gives the records of that value again: `seen` has their hashes.
+    `highest`. An API that filters with `>=` gives the records of that value again: `seen` has the hashes of the first
+    `SEEN_MAX` of them, each as often as it was given. The others are given again by each pass.
     """
 
     since: Since = None
@@ -34,9 +35,9 @@ class PollState(msgspec.Struct, frozen=True):
     """The number of passes that read everything. It keeps their positions apart."""
 
     def encode(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in msgspec.structs.asdict(self).items() if value not in (None, (), 0, False)
-        }
+        # By the default of each field: 0 is a value of `since`, and a cursor.
+        values, defaults = msgspec.structs.asdict(self), msgspec.structs.asdict(PollState())
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
     @classmethod
     def decode(cls, checkpoint: Any, options: SourceOptions) -> "PollState":
@@ -51,9 +52,14 @@ class PollState(msgspec.Struct, frozen=True):
                 suggestion="give this source another id, or set its position",
             ) from error
 
-    def is_known(self, value: Since, name: str) -> bool:
-        """Return True for a record that an earlier pass gave."""
-        return value is not None and value == self.since and name in self.seen
+    def recognising(self, value: Since, name: str) -> "PollState | None":
+        """Return the state after a record that an earlier pass gave; None if it is new."""
+        if value is None or value != self.since or name not in self.seen:
+            return None
+        # One of them only: records may be equal, and the API may have one more of them now.
+        index = self.seen.index(name)
+        rest = self.seen[:index] + self.seen[index + 1 :]
+        return msgspec.structs.replace(self, seen=rest).noticing(value, name)
 
     def noticing(self, value: Since, name: str) -> "PollState":
         """Return the state after a record with this value and this hash."""
@@ -67,7 +73,7 @@ class PollState(msgspec.Struct, frozen=True):
         if self.highest is None or value > self.highest:  # type: ignore[operator]
             return msgspec.structs.replace(self, highest=value, highest_seen=(name,))
         if value == self.highest:
-            return msgspec.structs.replace(self, highest_seen=(*self.highest_seen, name)[-SEEN_MAX:])
+            return msgspec.structs.replace(self, highest_seen=(*self.highest_seen, name)[:SEEN_MAX])
         return self
 
     def ending(self, options: SourceOptions) -> "PollState":
@@ -79,7 +85,7 @@ class PollState(msgspec.Struct, frozen=True):
             if since is None or isinstance(since, str) != isinstance(self.highest, str) or self.highest > since:  # type: ignore[operator]
                 since, seen = self.highest, self.highest_seen
             elif self.highest == since:
-                seen = (*seen, *self.highest_seen)[-SEEN_MAX:]
+                seen = (*self.highest_seen, *seen)[:SEEN_MAX]
         return PollState(since=since, seen=seen, next=kept, done=True, round=self.round + whole)
 
     def beginning(self) -> "PollState":
@@ -116,7 +122,9 @@ def next_page(state: PollState, options: SourceOptions, reply: HttpReply, body: 
         return _cursor(options.cursor_path.find(body))
     if options.paging == "link":
         # The library knows the grammar of the header, and offers it on its own kind of answer.
-        links = httpx2.Response(200, headers={"link": reply.headers.get("link", "")}).links
+        # As bytes: of text it takes ASCII only.
+        header = reply.headers.get("link", "").encode(errors="replace")
+        links = httpx2.Response(200, headers=[(b"link", header)]).links
         link = links.get("next", {}).get("url")
         return str(join(httpx2.URL(reply.url), link)) if link else None
     return None

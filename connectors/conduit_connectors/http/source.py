@@ -1,10 +1,11 @@
 """The HTTP source: polls an API page by page, and continues where it was."""
 
 import hashlib
+import logging
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import httpx2
 import msgspec
@@ -29,6 +30,13 @@ from conduit_py.sdk import (
     UnreadableRecord,
 )
 
+log = logging.getLogger("conduit_py")
+
+NOTHING_TO_CONTINUE: Final = (
+    "%s was read to its end by an earlier run, and this run reads nothing: nothing says what is new. Set since_param, "
+    'use paging="offset" for a list that grows at its end, or set poll_seconds and let it run'
+)
+
 
 class Source(CheckpointedSource[SourceOptions]):
     """The records of an API, page by page: one pass, or a pass every `poll_seconds`.
@@ -37,10 +45,11 @@ class Source(CheckpointedSource[SourceOptions]):
     exactly-once pipeline if a page has the same records when it is requested again. A page that changed is given again
     from its beginning: records are repeated, and none of the page is skipped. At-least-once otherwise.
 
-    With `since_param`, a pass begins at the highest value of the pass before. Without, each pass gives everything
-    again, except with `paging="offset"`, which continues behind what it has read: such a list must only grow at its
-    end. Of a list that is read by page or offset, records that move between pages meanwhile may be skipped: prefer a
-    cursor, links or `since_param`.
+    With `since_param`, a pass begins at the highest value of the pass before. With `paging="offset"` and without it, a
+    pass continues behind what was read: such a list must only grow at its end. With neither, each pass of
+    `poll_seconds` gives everything again, and a run without it reads nothing if an earlier run has read to the end: it
+    logs a warning. Of a list that is read by page or offset, records that move between pages meanwhile may be
+    skipped: prefer a cursor, links or `since_param`.
     """
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
@@ -94,6 +103,8 @@ class Source(CheckpointedSource[SourceOptions]):
         opened_done, self._opened_done = self._opened_done, False
         continues = options.since_param is not None or options.paging == "offset"
         if options.poll_seconds is None and not (opened_done and continues):
+            if opened_done:
+                log.warning(NOTHING_TO_CONTINUE, place(httpx2.URL(options.url)))
             raise EndOfSource
         if not self._has_paused and trio.current_time() < self._poll_at:
             # Once, before a long wait: what was read must not wait for a pass that may bring nothing.
@@ -112,8 +123,9 @@ class Source(CheckpointedSource[SourceOptions]):
         fresh: list[Record | UnreadableRecord | SourceCheckpoint] = []
         for item in items:
             value, name = self._since_of(item)
-            if not state.is_known(value, name):
-                state = state.noticing(value, name)
+            known = state.recognising(value, name)
+            state = known or state.noticing(value, name)
+            if known is None:
                 fresh.append(item)
         following = self._checked(lambda: next_page(state, options, reply, body, len(items)), url)
         if following is None:

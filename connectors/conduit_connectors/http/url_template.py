@@ -31,7 +31,10 @@ class UrlTemplate:
     def render(self, record: Record) -> httpx2.URL:
         """Return the URL of a record. Raises RecordRefused if a part is missing or cannot stand in a URL."""
         texts = [self._value(piece, record) if index % 2 else piece for index, piece in enumerate(self._pieces)]
-        return httpx2.URL("".join(texts))
+        try:
+            return httpx2.URL("".join(texts))
+        except httpx2.InvalidURL as error:
+            raise RecordRefused(f"makes a URL that cannot be used: {error}"[:300]) from error
 
     def _value(self, name: str, record: Record) -> str:
         value = _scalar(self._parts[name].get(record))

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import struct
+from dataclasses import dataclass, field
 from typing import Final
 
 from conduit_py.sdk import FatalError
@@ -10,6 +11,21 @@ from conduit_py.sdk import FatalError
 KEY_SIZE: Final = 8
 _HEAD: Final = struct.Struct(">4s8sQ")
 _MARK: Final = b"hook"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPosition:
+    """The position of a record before it is bytes. Those of many records share one log of keys."""
+
+    run: bytes
+    number: int
+    log: bytearray = field(compare=False, repr=False)
+    """Keys are only ever put to its end: what is before `end` stays as it is."""
+    start: int
+    end: int
+
+    def encode(self) -> bytes:
+        return _HEAD.pack(_MARK, self.run, self.number) + self.log[self.start : self.end]
 
 
 class DeliveredKeys:
@@ -21,8 +37,11 @@ class DeliveredKeys:
 
     def __init__(self, keys_max: int, position: bytes | None = None, *, keyed: bool = True) -> None:
         self._size_max = keys_max * KEY_SIZE
-        self._hashes = b"" if position is None else _decode(position)[-self._size_max :]
-        self._known = {self._hashes[at : at + KEY_SIZE] for at in range(0, len(self._hashes), KEY_SIZE)}
+        hashes = b"" if position is None else _decode(position)[-self._size_max :]
+        self._log = bytearray(hashes)
+        self._start = 0
+        """Where the keys begin in the log that are still remembered."""
+        self._known = {hashes[at : at + KEY_SIZE] for at in range(0, len(hashes), KEY_SIZE)}
         # Without keys, a number that no other run has: a record that was lost in a crash and another one that came in
         # its place must have different positions, or a destination would take the second for the first.
         self._run = bytes(8) if keyed else os.urandom(8)
@@ -33,14 +52,17 @@ class DeliveredKeys:
     def add(self, name: bytes) -> None:
         """Note a key; the oldest one is forgotten."""
         self._known.add(name)
-        self._hashes += name
-        while len(self._hashes) > self._size_max:
-            self._known.discard(self._hashes[:KEY_SIZE])
-            self._hashes = self._hashes[KEY_SIZE:]
+        self._log += name
+        while len(self._log) - self._start > self._size_max:
+            self._known.discard(bytes(self._log[self._start : self._start + KEY_SIZE]))
+            self._start += KEY_SIZE
+        if self._start > self._size_max:
+            # A new log. Positions in flight keep the old one, which nobody changes any more.
+            self._log, self._start = self._log[self._start :], 0
 
-    def position(self, number: int) -> bytes:
+    def position(self, number: int) -> KeyedPosition:
         """Return the position of the record with this number."""
-        return _HEAD.pack(_MARK, self._run, number) + self._hashes
+        return KeyedPosition(self._run, number, self._log, self._start, len(self._log))
 
 
 def number_of(position: bytes) -> int:
@@ -49,8 +71,10 @@ def number_of(position: bytes) -> int:
     return number
 
 
-def hash_key(key: str) -> bytes:
-    return hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=KEY_SIZE).digest()
+def hash_key(key: str | int) -> bytes:
+    """Return what a key is remembered by. The number 1 and the text "1" are two keys."""
+    text = f"{type(key).__name__} {key}"
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=KEY_SIZE).digest()
 
 
 def _decode(position: bytes) -> bytes:

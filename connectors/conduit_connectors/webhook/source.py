@@ -1,28 +1,34 @@
 """The webhook source: a request is answered 2xx when its records are durable, and not before."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import msgspec
 import trio
 
-from conduit_connectors.webhook.delivered_keys import DeliveredKeys, hash_key, number_of
+from conduit_connectors.webhook.delivered_keys import DeliveredKeys, KeyedPosition, hash_key, number_of
 from conduit_connectors.webhook.listener import Listener
 from conduit_connectors.webhook.signature import signature_error
 from conduit_connectors.webhook.source_options import SourceArguments, SourceOptions
 from conduit_py.sdk import (
+    Columns,
+    EncodedPositions,
     EndOfSource,
     EndpointSource,
     FatalError,
     HttpAnswer,
     HttpRequest,
+    Payloads,
     Record,
     RecordRefused,
     decode_json,
 )
 
 RETRY_SECONDS = "5"
+TOO_MUCH = "too much is not durable yet"
+RECORD_SIZE = 1024
+"""What a record takes besides its part of the body, about: bodies may have a few bytes, or a thousand records."""
 ITEMS_MAX = 1000
 """The most records of one request: an array of a few megabytes could have a million."""
 
@@ -69,9 +75,12 @@ class Source(EndpointSource[SourceOptions]):
         self._keys = DeliveredKeys(options.keys_max, position, keyed=self.drops_repeats)
         self._number = 0 if position is None else number_of(position)
         self._durable = self._number
-        self._ready: deque[Record] = deque()
+        self._ready: deque[tuple[KeyedPosition, Record]] = deque()
         self._arrival = trio.Event()
-        self._in_flight: deque[tuple[int, bytes | None]] = deque()
+        self._in_flight: deque[tuple[int, bytes | None, int]] = deque()
+        """The number, the key and the size of each record that is not durable."""
+        self._size = 0
+        """The sum of their sizes. A request that gave up waiting leaves its records here."""
         self._numbers: dict[bytes, int] = {}
         """The numbers of records that are in flight, by their keys."""
         self._waiting: dict[trio.Event, int] = {}
@@ -87,18 +96,24 @@ class Source(EndpointSource[SourceOptions]):
         if self._listener is not None:
             await self._listener.serve(self.answer_request)
 
-    async def read(self, n: int) -> list[Record]:
+    async def read(self, n: int) -> Payloads:
         while not self._ready:
             if self._reason:
                 raise EndOfSource
             self._arrival = trio.Event()
             await self._arrival.wait()
-        return [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+        taken = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+        # Not as bytes: each position has all keys that are remembered, and few are ever stored.
+        positions = EncodedPositions([position for position, _ in taken])
+        columns = Columns(keys=[each.key for _, each in taken], metadata=[each.metadata for _, each in taken])
+        kind = bytes if self.options.body == "raw" else dict
+        return Payloads([each.payload.after for _, each in taken], positions, kind, columns)
 
     async def ack(self, positions: Sequence[bytes]) -> None:
         self._durable = max(self._durable, number_of(positions[-1]))
         while self._in_flight and self._in_flight[0][0] <= self._durable:
-            number, key = self._in_flight.popleft()
+            number, key, size = self._in_flight.popleft()
+            self._size -= size
             if key is not None and self._numbers.get(key) == number:
                 del self._numbers[key]
         for event, number in list(self._waiting.items()):
@@ -126,6 +141,8 @@ class Source(EndpointSource[SourceOptions]):
         # Before the body is read: what waits is bounded in bytes too.
         if self._requests >= options.waiting_max:
             return _busy("too many requests wait here")
+        if self._is_full:
+            return _busy(TOO_MUCH)
         self._requests += 1
         try:
             return await self._take(request)
@@ -153,7 +170,10 @@ class Source(EndpointSource[SourceOptions]):
         # The source may have been stopped while the body was on its way.
         if self._reason:
             return _busy(f"the source {self._reason}")
-        accepted, number = self._accept(records)
+        if self._is_full and any(self._is_new(key) for key, _ in records):
+            # It was not when the body was asked for: others came before. A repeat adds nothing, and may wait.
+            return _busy(TOO_MUCH)
+        accepted, number = self._accept(records, len(body))
         if not await self._wait_for(number):
             return _busy("the records are not durable yet")
         return HttpAnswer(200, msgspec.json.encode({"accepted": accepted, "repeated": len(records) - accepted}))
@@ -176,6 +196,8 @@ class Source(EndpointSource[SourceOptions]):
         return [self._record(index, value, name, kept) for index, value in enumerate(values)]
 
     def _record(self, index: int, value: Any, name: str | None, kept: dict[str, str]) -> tuple[bytes | None, Record]:
+        # A header names the whole request: each record of an array is named by its index too.
+        found: Any = f"{name}\n{index}"
         if self.options.key_path is not None:
             found = self.options.key_path.find(value)
             if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
@@ -185,14 +207,20 @@ class Source(EndpointSource[SourceOptions]):
         record.metadata.update(kept)
         if name is None:
             return None, record
-        # A header names the whole request: each record of an array is named by its index too.
-        return hash_key(name if self.options.key_path is not None else f"{name}\n{index}"), record
+        return hash_key(found), record
 
-    def _accept(self, records: Iterable[tuple[bytes | None, Record]]) -> tuple[int, int]:
+    @property
+    def _is_full(self) -> bool:
+        return self._size >= self.options.waiting_max * (self.options.body_size_max + RECORD_SIZE)
+
+    def _is_new(self, key: bytes | None) -> bool:
+        return key is None or (key not in self._keys and key not in self._numbers)
+
+    def _accept(self, records: Sequence[tuple[bytes | None, Record]], body_size: int) -> tuple[int, int]:
         """Queue what is new. Returns how many that are, and the number of the record to wait for."""
         accepted, wait_for = 0, 0
         for key, record in records:
-            if key is not None and (key in self._keys or key in self._numbers):
+            if key is not None and not self._is_new(key):
                 # Sent again while it is on its way, or after it became durable: then there is nothing to wait for.
                 wait_for = max(wait_for, self._numbers.get(key, 0))
                 continue
@@ -201,9 +229,10 @@ class Source(EndpointSource[SourceOptions]):
             if key is not None:
                 self._keys.add(key)
                 self._numbers[key] = self._number
-            self._in_flight.append((self._number, key))
-            record.position = self._keys.position(self._number)
-            self._ready.append(record)
+            size = RECORD_SIZE + body_size // len(records) + sum(map(len, record.metadata.values()))
+            self._in_flight.append((self._number, key, size))
+            self._size += size
+            self._ready.append((self._keys.position(self._number), record))
         self._arrival.set()
         return accepted, wait_for
 

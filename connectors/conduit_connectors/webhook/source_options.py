@@ -49,7 +49,11 @@ class SourceOptions(Options):
     keys_max: int = Field(default=1000, ge=1, le=4000, description="how many of the last names are remembered")
     keep_headers: list[str] = Field(default=[], description="headers to keep in the metadata, as webhook.header.NAME")
     body_size_max: int = Field(default=1024 * 1024, ge=1, description="the longest body, in bytes")
-    waiting_max: int = Field(default=64, ge=1, description="how many requests may wait; further ones are answered 503")
+    waiting_max: int = Field(
+        default=64,
+        ge=1,
+        description="how many requests may wait, and so many of body_size_max may be in memory; further ones get 503",
+    )
     answer_seconds: float = Field(
         default=25.0, gt=0, description="how long a request waits until its records are durable, before it gets 503"
     )

@@ -173,6 +173,8 @@ class Supervisor:
                 continue
             state = self._after(ending)
             if state.status is Status.COMPLETED and schedule is not None:
+                # A failure of the next night is the first one again.
+                self._failures.in_a_row = 0
                 at = schedule.next_after(self._clock())
                 continue
             if state.status is not Status.RECOVERING:
@@ -306,20 +308,8 @@ class Supervisor:
     def progress(self) -> Progress:
         """A snapshot of the pipeline, with totals over all runs so far."""
         meters = self._totals()
-        sources = [meter for meter in meters if meter.kind == "source"]
-        return Progress(
-            pipeline=self.pipeline.id,
-            status=self.state.status.value,
-            elapsed_seconds=self._elapsed_seconds(),
-            read=sum(meter.records for meter in sources),
-            acked=sum(meter.acked for meter in sources),
-            filtered=sum(meter.filtered for meter in meters if meter.kind == "processor"),
-            dead_letters=sum(meter.records for meter in meters if meter.kind == "dead_letters"),
-            in_flight=sum(meter.in_flight for meter in sources),
-            blocked_on=self._next_run() or blocked_on(meters),
-            nodes=meters,
-            recoveries=self._recoveries,
-        )
+        status, waits_for = self.state.status.value, self._next_run() or blocked_on(meters)
+        return Progress.over(meters, self.pipeline.id, status, self._elapsed_seconds(), waits_for, self._recoveries)
 
     def _next_run(self) -> str | None:
         at, schedule = self.state.next_run, self.pipeline.schedule

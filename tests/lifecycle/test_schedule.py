@@ -1,6 +1,7 @@
 """Pipelines with a schedule: when they run, what they wait for, and what a stop, a crash or a missed time changes."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +11,7 @@ from trio.testing import MockClock
 from waiting import until
 
 from conduit_py import Destination, Pipeline, PipelineInvalid, Recovery, Source, Spark
+from conduit_py.errors import StateFailed
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -138,6 +140,32 @@ async def test_a_run_that_fails_recovers_and_then_waits_for_the_next(autojump_cl
 
     assert supervisor.progress().recoveries == 2
     assert await store.positions("p") == {"source": b"5"}
+
+
+class FailsEveryOtherTime(MemoryStore):
+    """A state that cannot be reached for the first run of each night."""
+
+    tries = 0
+
+    @asynccontextmanager
+    async def run_lock(self, pipeline: str) -> AsyncIterator[None]:
+        self.tries += 1
+        if self.tries % 2:
+            raise StateFailed("the state is away")
+        yield
+
+
+async def test_failures_of_different_nights_do_not_make_the_delay_grow(autojump_clock: MockClock) -> None:
+    log, recovery = EventLog(), Recovery(delay_seconds=100, factor=2)
+    supervisor = Supervisor(nightly(log), FailsEveryOtherTime(), recovery=recovery, clock=wall())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(80 * HOUR)
+        supervisor.stop()
+
+    late = [event.at % (24 * HOUR) - 3 * HOUR for event in log.did("open", "source")]
+    assert len(late) == 4
+    assert all(0 < seconds <= 100 for seconds in late), late
 
 
 async def test_a_run_that_another_server_has_done_is_not_done_again(autojump_clock: MockClock) -> None:

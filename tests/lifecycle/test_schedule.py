@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from waiting import until
 
 from conduit_py import Destination, Pipeline, PipelineInvalid, Recovery, Source, Spark
-from conduit_py.errors import StateFailed
+from conduit_py.errors import RunElsewhere, StateFailed
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -182,6 +182,70 @@ async def test_a_run_that_another_server_has_done_is_not_done_again(autojump_clo
         second.stop()
 
     assert [len(log.did("open", "source")) for log in logs] == [1, 0]
+
+
+class SharedByServers(MemoryStore):
+    """A state whose lock does not wait, as that of PostgreSQL. `at_release` has what was stored when it was let go."""
+
+    held = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_release: list[PipelineState] = []
+
+    @asynccontextmanager
+    async def run_lock(self, pipeline: str) -> AsyncIterator[None]:
+        if self.held:
+            raise RunElsewhere(pipeline, "another server")
+        self.held = True
+        try:
+            yield
+            self.at_release.append(await self.state(pipeline))
+        finally:
+            self.held = False
+
+
+@pytest.mark.parametrize("last", [PipelineState(), PipelineState(Status.WAITING, next_run=MIDNIGHT - HOUR)])
+async def test_two_servers_do_a_run_once_though_one_finds_it_locked(
+    autojump_clock: MockClock, last: PipelineState
+) -> None:
+    store, logs = SharedByServers(), (EventLog(), EventLog())
+    await store.save_state("p", last)
+    servers = [
+        Supervisor(nightly(log, source={"script": {2: Delay(HOUR)}}), store, recovery=Recovery(), clock=wall())
+        for log in logs
+    ]
+    async with trio.open_nursery() as nursery:
+        for server in servers:
+            nursery.start_soon(server.run)
+        await trio.sleep(0.5 * HOUR + (3 * HOUR if last.next_run is None else 0))
+        during = await store.state("p")
+        await trio.sleep(HOUR)
+        after = {server.state.next_run for server in servers} | {(await store.state("p")).next_run}
+        for server in servers:
+            server.stop()
+
+    next_run = MIDNIGHT + (27 if last.next_run is None else 3) * HOUR
+    assert sorted(len(log.did("open", "source")) for log in logs) == [0, 1]
+    # The server that found it locked has not written over what the other one stored.
+    assert during.status is Status.RUNNING
+    assert after == {next_run}
+    assert {state.next_run for state in store.at_release} == {next_run}
+
+
+async def test_a_run_that_is_asked_for_is_done_though_another_server_has_done_one(autojump_clock: MockClock) -> None:
+    store, log = SharedByServers(), EventLog()
+    supervisor = Supervisor(nightly(log), store, recovery=Recovery(), clock=wall())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(HOUR)
+        # As another server stores it, whose clock is ahead.
+        await store.save_state("p", PipelineState(Status.WAITING, next_run=MIDNIGHT + 27 * HOUR))
+        assert supervisor.run_now()
+        await trio.sleep(HOUR)
+        supervisor.stop()
+
+    assert opened_at(log) == [1]
 
 
 async def test_the_clock_of_the_machine_decides_also_when_it_is_set(autojump_clock: MockClock) -> None:

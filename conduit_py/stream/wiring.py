@@ -24,7 +24,7 @@ from conduit_py.stream.dead_letters import new_handler
 from conduit_py.stream.fan_out import FanIn, FanOut, run_deferring, run_processors
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import LagWatch, Meter
-from conduit_py.stream.plugin_calls import PluginCaller, check_refusals
+from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.reader import Dispatcher, ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
@@ -213,12 +213,7 @@ class Wiring:
     def _add_destination(self, node: Node, declared: Destination) -> None:
         assert declared.connector is not None
         context, connector = self._context(node), declared.connector.fresh()
-        if declared.batch_size or declared.batch_bytes or declared.rate:
-            calls: PluginCaller = LimitedWrites(node.id, connector, declared)
-            self.callers.append(calls)
-        else:
-            calls = self._caller(node.id, connector)
-        self.destinations[node.id] = calls
+        self.destinations[node.id] = calls = self._caller(node.id, connector)
         ack_reader = None
         if connector.acks is AckMode.LATER and not self._commit.stages(connector):
             ack_reader = AckReader(context, self._caller(f"{node.id}-answers", connector))
@@ -304,39 +299,3 @@ class LimitedReads(PluginCaller):
 
 class LimitedSnapshots(LimitedReads, RequestableCaller):
     """The same for a source that takes requests for snapshots."""
-
-
-class LimitedWrites(PluginCaller):
-    """Calls a destination with a limit on its batches or its rate. One without never passes here.
-
-    A batch is written in parts. If one fails, the whole batch is written again, as after any error.
-    """
-
-    def __init__(self, name: str, connector: Any, declared: Destination) -> None:
-        super().__init__(name, connector)
-        rate = declared.rate
-        self._throttle = Throttle(rate.records_per_second, rate.bytes_per_second) if rate is not None else None
-        self._size, self._bytes = declared.batch_size, declared.batch_bytes
-
-    def is_quick(self, name: str) -> bool:
-        return False
-
-    async def __call__(self, name: str, *args: Any) -> Any:
-        if name != "write":
-            return await super().__call__(name, *args)
-        (batch,) = args
-        whole = batch.table.nbytes if batch.table is not None else estimated_bytes(batch.payloads, sample_size=8)
-        size = whole // len(batch)
-        step = min(self._size or len(batch), max(1, self._bytes // max(size, 1)) if self._bytes else len(batch))
-        if self._throttle is not None:
-            step = min(step, self._throttle.most(1.0))
-        refused: dict[int, Any] = {}
-        for start in range(0, len(batch), step):
-            part = batch if step >= len(batch) else batch.select(range(start, min(start + step, len(batch))))
-            if self._throttle is not None:
-                await trio.sleep(self._throttle.wait_seconds)
-                self._throttle.count(len(part), size * len(part))
-            answer = await super().__call__(name, part)
-            found = check_refusals(self.node, answer, len(part))
-            refused.update({start + index: reason for index, reason in found.items()})
-        return refused or None

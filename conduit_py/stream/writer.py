@@ -1,7 +1,7 @@
 """Writer: the only caller of a destination's `write` and `flush`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.inspect.tap import Look
+from conduit_py.payloads import estimated_bytes
 from conduit_py.pipeline import Destination
 from conduit_py.record import count_records
 from conduit_py.sdk.destination import FLUSH_SECONDS, AckMode, refusal_text
@@ -21,7 +22,7 @@ from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_refusals
-from conduit_py.stream.signal import Pace
+from conduit_py.stream.signal import Pace, Throttle
 from conduit_py.user_errors import as_plugin_error, code_location
 
 
@@ -54,7 +55,9 @@ class Writer:
         self._calls = calls
         self._ack_reader = ack_reader
         self._inbox = inbox
-        self._is_plain = declared.when is None and adapter is None and ack_reader is None and self._retry.attempts == 1
+        self._limit = WriteLimit(declared) if declared.rate or declared.batch_size or declared.batch_bytes else None
+        can_wait = declared.when or adapter or ack_reader or self._limit or self._retry.attempts > 1
+        self._is_plain = not can_wait
         """True if a write needs nothing but the call and the votes."""
         self._rest = trio.CancelScope()
         """The wait for the next batch. At its deadline everything written may have to be flushed."""
@@ -150,8 +153,24 @@ class Writer:
         ledger = self._context.ledgers[batch.span.source]
         if self._when is not None and (self._adapter is None or self._adapter.asks_when(batch)):
             batch = self._matching(batch, ledger)
-        if not batch:
-            return
+        if batch and self._limit is not None:
+            await self._write_in_parts(batch, self._limit)
+        elif batch:
+            await self._write_whole(batch)
+
+    async def _write_in_parts(self, batch: Batch, limit: "WriteLimit") -> None:
+        """Write each part as a batch of its own: what was written and voted on is not written again with the next."""
+        for part in limit.cut(batch):
+            with self._meter.waiting(WaitReason.WRITE):
+                await limit.wait(part)
+            await self._write_whole(part)
+            # A slow limit must not hold back the votes on what is written.
+            if self._unflushed and (
+                self._unflushed_count >= self._flush_records or trio.current_time() >= self._look_at
+            ):
+                await self._flush()
+
+    async def _write_whole(self, batch: Batch) -> None:
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
         given = len(batch) if batch.span.sizes is None else count_records(batch.records)
@@ -173,7 +192,8 @@ class Writer:
             batch = self._without(batch, refused)
         if self._ack_reader is not None:
             self._ack_reader.end_write()
-        if self._look is not None:
+        # Of a batch in parts, nothing can be said of the others yet.
+        if self._look is not None and self._limit is None:
             self._look.on_write()
         if self._flushes:
             if batch:
@@ -268,6 +288,37 @@ class Writer:
         # Invariant 2: votes on what was written come after the flush that made it durable.
         for span, sequences in unflushed:
             self._context.ledgers[span.source].ack(span, sequences, self._context.voters)
+
+
+class WriteLimit:
+    """How many records and bytes a destination takes at once, and in a second."""
+
+    def __init__(self, declared: Destination) -> None:
+        rate = declared.rate
+        self._throttle = Throttle(rate.records_per_second, rate.bytes_per_second) if rate is not None else None
+        self._size, self._bytes = declared.batch_size, declared.batch_bytes
+
+    def cut(self, batch: Batch) -> Iterator[Batch]:
+        """Return the batch in parts that are small enough, in order."""
+        size, count = self._record_size(batch), len(batch)
+        step = min(self._size or count, max(1, self._bytes // size) if self._bytes else count)
+        if self._throttle is not None:
+            step = min(step, self._throttle.most(1.0))
+        if step >= count:
+            yield batch
+            return
+        for start in range(0, count, step):
+            yield batch.select(range(start, min(start + step, count)))
+
+    async def wait(self, part: Batch) -> None:
+        """Wait until this part may be written."""
+        if self._throttle is not None:
+            await trio.sleep(self._throttle.wait_seconds)
+            self._throttle.count(len(part), self._record_size(part) * len(part))
+
+    def _record_size(self, batch: Batch) -> int:
+        whole = batch.table.nbytes if batch.table is not None else estimated_bytes(batch.payloads, sample_size=8)
+        return max(1, whole // len(batch))
 
 
 def _refuse_all(batch: Batch, error: RecordRefused) -> dict[int, str]:

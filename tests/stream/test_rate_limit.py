@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from conduit_py import Batch, DeadLetters, Destination, Pipeline, PipelineInvalid, RateLimit, Source, sdk
+from conduit_py import Batch, DeadLetters, Destination, Pipeline, PipelineInvalid, RateLimit, Retry, Source, sdk
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
@@ -78,6 +78,60 @@ async def test_a_destination_writes_batches_of_a_size_and_of_so_many_bytes(autoj
 
     assert max(sizes) == 30
     assert 5 <= max(count for _, count in Counting.writes) <= 10
+
+
+class Picky(sdk.DestinationConnector[sdk.Options]):
+    """Keeps what it is given. Raises `errors` at the parts that begin with these numbers, each once."""
+
+    written: ClassVar[list[int]] = []
+    errors: ClassVar[dict[int, Exception]] = {}
+
+    async def write(self, batch: Batch) -> None:
+        numbers = [record.payload["number"] for record in batch]
+        if (error := self.errors.pop(numbers[0], None)) is not None:
+            raise error
+        self.written.extend(numbers)
+
+
+async def run_picky(errors: dict[int, Exception], **lake: Any) -> Supervisor:
+    Picky.written, Picky.errors = [], errors
+    pipeline = Pipeline(
+        "p",
+        sources=[Source("source", ScriptedSource(records=records(6), log=EventLog()))],
+        destinations=[Destination("lake", Picky(), **lake)],
+        dead_letters=DeadLetters("drop", window_size=0),
+    )
+    supervisor = Supervisor(pipeline, MemoryStore())
+    assert (await supervisor.run()).status is Status.COMPLETED
+    return supervisor
+
+
+async def test_a_part_that_is_refused_takes_no_other_with_it(autojump_clock: MockClock) -> None:
+    supervisor = await run_picky({2: sdk.RecordRefused("unlucky")}, batch_size=2)
+
+    assert Picky.written == [0, 1, 4, 5]
+    assert supervisor.progress().dead_letters == 2
+
+
+async def test_a_retry_repeats_only_the_part_that_failed(autojump_clock: MockClock) -> None:
+    await run_picky({2: sdk.TransientError("away")}, batch_size=2, retry=Retry(attempts=2))
+
+    assert Picky.written == [0, 1, 2, 3, 4, 5]
+
+
+async def test_what_is_written_is_settled_while_the_rest_waits_for_the_limit(autojump_clock: MockClock) -> None:
+    Picky.written, Picky.errors = [], {}
+    slow = Destination("lake", Picky(), rate=RateLimit(records_per_second=0.01))
+    source = Source("source", ScriptedSource(records=records(6), log=EventLog()))
+    supervisor = Supervisor(Pipeline("p", sources=[source], destinations=[slow]), MemoryStore())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(250)
+        acked, written = supervisor.progress().acked, len(Picky.written)
+        supervisor.force()
+
+    assert written == 3
+    assert acked == 3
 
 
 async def test_a_stop_does_not_wait_for_the_limit(autojump_clock: MockClock) -> None:

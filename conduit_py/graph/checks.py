@@ -328,3 +328,14 @@ def spark_problems(pipeline: Pipeline) -> Iterator[Problem]:
             what = "a Spark is not kept, or started, for runs on a schedule"
             hint = 'run it on the engine "trio", or start it with cron and `conduit-py run --once`'
             yield _problem(source, f"sources.{source.id}.schedule", what, hint)
+        if source.settings.rate is not None:
+            yield _unlimited(source, f"sources.{source.id}.rate")
+    for destination in pipeline.destinations:
+        for name in ("rate", "batch_size", "batch_bytes"):
+            if getattr(destination, name) is not None:
+                yield _unlimited(destination, f"destinations.{destination.id}.{name}")
+
+
+def _unlimited(declared: Source | Destination, path: str) -> Problem:
+    what = "is not kept on Spark, whose tasks read and prepare records side by side"
+    return _problem(declared, path, what, 'run it on the engine "trio", or remove it')

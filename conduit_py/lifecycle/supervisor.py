@@ -67,6 +67,7 @@ class Supervisor:
         self._taps = taps or Taps()
         self._log = log or PipelineLog(self.pipeline.id)
         self._clock, self._run_called_for = clock, trio.Event()
+        self._awaited: float | None = None  # The time of the schedule whose run is not done yet.
         self._run: Run | None = None
         self._commits = STRATEGIES[self.pipeline.delivery][1]()
         self._stop_requested, self._mended = trio.Event(), trio.Event()
@@ -173,7 +174,8 @@ class Supervisor:
                 continue
             state = self._after(ending)
             if state.status is Status.COMPLETED and schedule is not None:
-                at = schedule.next_after(self._clock())
+                self._failures.in_a_row = 0  # A failure of the next night is the first one again.
+                at = self._awaited
                 continue
             if state.status is not Status.RECOVERING:
                 return await self._end(state)
@@ -181,7 +183,10 @@ class Supervisor:
             seconds = self._failures.delay(ending.error, self._rng)
             # Before the state is saved, which may take long: a store that hangs must not hide why.
             self._log.log_recovery(state.error, seconds, self._failures.in_a_row)
-            await self._enter(state)
+            if schedule is not None and isinstance(ending.error, RunElsewhere):
+                self.state = state  # Not saved: the other server has stored how its run goes.
+            else:
+                await self._enter(state)
             await self._back_off(seconds)
             # Invariant 10: a stop during a back-off abandons the recovery.
             if self._stop_requested.is_set():
@@ -199,6 +204,7 @@ class Supervisor:
 
     async def _wait_for_run(self, at: float) -> bool:
         """Wait for a time of the schedule. Returns False if a stop came first."""
+        self._awaited = at
         if at > self._clock() and not self._stop_requested.is_set():
             self._run_called_for = trio.Event()
             await self._enter(PipelineState(Status.WAITING, next_run=at))
@@ -220,7 +226,13 @@ class Supervisor:
         try:
             # Held for the whole run, or two processes with one store would both move the positions.
             async with self._store.run_lock(self.pipeline.id):
-                return await self._run_alone(self._run)
+                ending = await self._run_alone(self._run)
+                if ending.how is How.COMPLETED and self.pipeline.schedule is not None:
+                    # Before the lock is released: a server that gets it then must see that this run is done.
+                    self._awaited = self.pipeline.schedule.next_after(self._clock())
+                    status = Status.WAITING if self._stopped_by is None else Status.STOPPED
+                    await self._save(PipelineState(status, self._stopped_by, next_run=self._awaited))
+                return ending
         except (RunElsewhere, StateFailed) as error:
             return Ending(How.FAILED, error)
         except Exception as error:
@@ -231,8 +243,8 @@ class Supervisor:
 
     async def _run_alone(self, run: Run) -> Ending:
         # Another server may have done this run while this one waited for the lock.
-        waited_for = self.state.next_run
-        if waited_for is not None and ((await self._store.state(self.pipeline.id)).next_run or 0.0) > waited_for:
+        owed = None if self._run_called_for.is_set() else self._awaited
+        if owed is not None and ((await self._store.state(self.pipeline.id)).next_run or 0.0) > owed:
             return Ending(How.COMPLETED)
         # Before anything runs: after a crash, a server starts what was running again.
         unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
@@ -306,20 +318,8 @@ class Supervisor:
     def progress(self) -> Progress:
         """A snapshot of the pipeline, with totals over all runs so far."""
         meters = self._totals()
-        sources = [meter for meter in meters if meter.kind == "source"]
-        return Progress(
-            pipeline=self.pipeline.id,
-            status=self.state.status.value,
-            elapsed_seconds=self._elapsed_seconds(),
-            read=sum(meter.records for meter in sources),
-            acked=sum(meter.acked for meter in sources),
-            filtered=sum(meter.filtered for meter in meters if meter.kind == "processor"),
-            dead_letters=sum(meter.records for meter in meters if meter.kind == "dead_letters"),
-            in_flight=sum(meter.in_flight for meter in sources),
-            blocked_on=self._next_run() or blocked_on(meters),
-            nodes=meters,
-            recoveries=self._recoveries,
-        )
+        status, waits_for = self.state.status.value, self._next_run() or blocked_on(meters)
+        return Progress.over(meters, self.pipeline.id, status, self._elapsed_seconds(), waits_for, self._recoveries)
 
     def _next_run(self) -> str | None:
         at, schedule = self.state.next_run, self.pipeline.schedule

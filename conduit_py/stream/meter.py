@@ -241,6 +241,32 @@ class Progress(msgspec.Struct, frozen=True):
     recoveries: int = 0
     """How many times it was restarted after an error."""
 
+    @classmethod
+    def over(
+        cls,
+        meters: list[Meter],
+        pipeline: str,
+        status: str,
+        elapsed_seconds: float,
+        waits_for: str | None,
+        recoveries: int,
+    ) -> "Progress":
+        """Return the totals over the nodes of a pipeline."""
+        sources = [meter for meter in meters if meter.kind == "source"]
+        return cls(
+            pipeline=pipeline,
+            status=status,
+            elapsed_seconds=elapsed_seconds,
+            read=sum(meter.records for meter in sources),
+            acked=sum(meter.acked for meter in sources),
+            filtered=sum(meter.filtered for meter in meters if meter.kind == "processor"),
+            dead_letters=sum(meter.records for meter in meters if meter.kind == "dead_letters"),
+            in_flight=sum(meter.in_flight for meter in sources),
+            blocked_on=waits_for,
+            nodes=meters,
+            recoveries=recoveries,
+        )
+
     @property
     def unwanted(self) -> int:
         """Records that no destination wanted."""

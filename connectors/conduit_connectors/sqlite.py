@@ -63,10 +63,7 @@ class Destination(SqlDestination[DestinationOptions]):
         return str(self.options.path.resolve())
 
     def probe(self) -> str:
-        # To connect would create the file.
-        if self.options.path.exists():
-            return super().probe()
-        return probe_writable(self.options.path)
+        return probe_file(self.options.path)
 
     def connect(self) -> SqlDatabase:
         return SqliteDatabase(self.options.path, _connect(self.options.path))
@@ -209,6 +206,21 @@ def _connect(path: Path) -> sqlite3.Connection:
         return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise unusable(path, error) from error
+
+
+def probe_file(path: Path) -> str:
+    """Return what is there for a destination. Creates no file, and leaves the journal mode of one that is there."""
+    found = probe_writable(path)
+    if not path.exists():
+        return found
+    connection = _connect(path)
+    try:
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        raise unusable(path, error) from error
+    finally:
+        connection.close()
+    return "the database answers"
 
 
 def unusable(path: Path, error: sqlite3.Error) -> FatalError | TransientError:

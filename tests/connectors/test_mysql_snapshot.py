@@ -373,6 +373,17 @@ async def test_a_request_whose_table_is_dropped_is_given_up_and_changes_go_on(ma
     assert keys == [{"id": number + 1} for number in range(len(keys))]
 
 
+def test_a_request_never_moves_the_tables_before_it() -> None:
+    # A chunk of the first one may be under way, which is found again by its number.
+    first, other = UnreadTable("a", request="1"), UnreadTable("b", request="2")
+    for begun in (first, UnreadTable("a", key=("5",), request="1")):
+        snapshot = ChunkedSnapshot((begun, other), chunk_size=2)
+        for table in "abc":
+            snapshot.request(UnreadTable(table, request="3"))
+        assert snapshot.progress[:2] == (begun, other)
+        assert snapshot.progress[-1].table == "c"
+
+
 def test_conditions_stay_inside_of_their_parentheses() -> None:
     assert is_condition("a = ')' AND (b = \"--\" OR `c;` = 'it''s \\') # ')")
     for text in ("a)", "(a", "a; b", "a -- b", "a /* b", "a # b", "'a", "", " "):

@@ -3,14 +3,16 @@
 import logging
 from typing import Any
 
+import psycopg
 import pytest
 import trio
 import trio.testing
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.position import SourcePosition, TableProgress, add_request
 from postgres_changes import PATIENCE_SECONDS, ChangeReader, opened, run_sql, slot_of
+from waiting import until
 
-from conduit_py.sdk import Operation, Reading, Record, SnapshotRefused, SnapshotRequest
+from conduit_py.sdk import Operation, Reading, Record, SnapshotRefused, SnapshotRequest, metadata
 
 ROWS = 5
 
@@ -103,6 +105,36 @@ async def test_two_requests_for_the_same_rows_are_two_snapshots_with_other_posit
 
     assert keys(rounds) == [("snapshot", 1)] * 2
     assert rounds[0].position != rounds[1].position
+
+
+async def test_a_request_that_comes_again_while_its_rows_are_selected_loses_no_other(shop: str) -> None:
+    # Whoever selects rows of this request waits for the lock.
+    again = SnapshotRequest("t", "pg_advisory_xact_lock_shared(7)::text = ''")
+    rows: list[Record] = []
+    async with opened(source_of(shop)) as reader:
+
+        async def read() -> None:
+            rows.extend(await reader.take(ROWS + 2))
+
+        await reader.source.request_snapshot(again)
+        await reader.source.request_snapshot(SnapshotRequest("u"))
+        with trio.fail_after(PATIENCE_SECONDS), psycopg.connect(shop) as holding:
+            holding.execute("SELECT pg_advisory_lock(7)")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await until(lambda: run_sql(shop, WAITS_FOR_LOCK))
+                await reader.source.request_snapshot(again)
+                holding.execute("SELECT pg_advisory_unlock(7)")
+
+    tables = [record.metadata[metadata.COLLECTION] for record in rows]
+    assert tables == ["public.t"] * ROWS + ["public.u", "public.t"]
+    assert left(rows[0].position)[1:] == [("public.u", None, None), ("public.t", None, again.where)]
+
+
+WAITS_FOR_LOCK = """
+SELECT 1 FROM pg_locks JOIN pg_database ON pg_database.oid = database
+WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()
+"""
 
 
 def test_the_same_request_before_it_is_begun_is_one_request() -> None:

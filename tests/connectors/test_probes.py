@@ -4,18 +4,21 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import duckdb as duckdb_library
 import psycopg
 import pytest
 import redis
 import trio
 from conduit_connectors import (
     delta,
+    duckdb,
     file,
     kafka,
     mysql,
     parquet,
     postgres_polling,
     redis_streams,
+    sqlalchemy,
     sqlite,
     sqs,
 )
@@ -73,6 +76,22 @@ def test_sqlite_is_looked_at_and_not_made(tmp_path: Path) -> None:
     assert probe(sqlite.Destination(path=path, table="orders")) == "the database answers"
     with pytest.raises(ConduitError, match="has no table customers"):
         probe(sqlite.Source(path=path, table="customers"))
+
+
+def test_files_of_other_databases_are_looked_at_and_not_made_or_changed(tmp_path: Path) -> None:
+    path, lake = tmp_path / "shop.db", tmp_path / "shop.duckdb"
+    through_sqlalchemy = sqlalchemy.Destination(url=f"sqlite:///{path}", table="orders")
+    of_duckdb = duckdb.Destination(path=lake, table="orders")
+    assert probe(through_sqlalchemy) == f"{path} can be created"
+    assert probe(of_duckdb) == f"{lake} can be created"
+    assert list(tmp_path.iterdir()) == []
+    sqlite3.connect(path).execute("CREATE TABLE orders (id)").connection.close()
+    duckdb_library.connect(str(lake)).close()
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    # The destination would write with another journal, which is kept in the file.
+    for connector in (through_sqlalchemy, of_duckdb, sqlite.Destination(path=path, table="orders")):
+        assert probe(connector) == "the database answers"
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 
 
 def test_postgresql_answers_with_its_version(postgres: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py import DeadLetters, Destination, Pipeline, Processor, Record, Retry, Source
+from conduit_py import DeadLetters, Destination, Pipeline, Processor, RateLimit, Record, Retry, Source, Spark
 from conduit_py.errors import PipelineInvalid
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
@@ -332,3 +332,23 @@ def test_sources_and_destinations_that_make_too_many_pairs_are_refused_before_an
     assert [(each.path, each.message) for each in caught.value.problems] == [
         ("destinations", "sources times destinations must be at most 40000")
     ]
+
+
+def test_limits_that_spark_does_not_hold_are_problems_there_and_only_there() -> None:
+    slow = RateLimit(records_per_second=5)
+    limited: dict[str, Any] = {
+        "sources": [source("a", rate=slow)],
+        "destinations": [sink("x", rate=slow, batch_size=10, batch_bytes=1000), sink("y")],
+    }
+    compile_pipeline(pipeline(**limited))
+    with pytest.raises(PipelineInvalid) as refused:
+        compile_pipeline(pipeline(**limited, engine=Spark()))
+
+    limits = [each for each in refused.value.problems if "is not kept on Spark" in each.message]
+    assert [each.path for each in limits] == [
+        "sources.a.rate",
+        "destinations.x.rate",
+        "destinations.x.batch_size",
+        "destinations.x.batch_bytes",
+    ]
+    assert all('engine "trio"' in (each.suggestion or "") and each.line for each in limits)

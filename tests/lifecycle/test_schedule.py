@@ -1,6 +1,7 @@
 """Pipelines with a schedule: when they run, what they wait for, and what a stop, a crash or a missed time changes."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +11,7 @@ from trio.testing import MockClock
 from waiting import until
 
 from conduit_py import Destination, Pipeline, PipelineInvalid, Recovery, Source, Spark
+from conduit_py.errors import RunElsewhere, StateFailed
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -140,6 +142,32 @@ async def test_a_run_that_fails_recovers_and_then_waits_for_the_next(autojump_cl
     assert await store.positions("p") == {"source": b"5"}
 
 
+class FailsEveryOtherTime(MemoryStore):
+    """A state that cannot be reached for the first run of each night."""
+
+    tries = 0
+
+    @asynccontextmanager
+    async def run_lock(self, pipeline: str) -> AsyncIterator[None]:
+        self.tries += 1
+        if self.tries % 2:
+            raise StateFailed("the state is away")
+        yield
+
+
+async def test_failures_of_different_nights_do_not_make_the_delay_grow(autojump_clock: MockClock) -> None:
+    log, recovery = EventLog(), Recovery(delay_seconds=100, factor=2)
+    supervisor = Supervisor(nightly(log), FailsEveryOtherTime(), recovery=recovery, clock=wall())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(80 * HOUR)
+        supervisor.stop()
+
+    late = [event.at % (24 * HOUR) - 3 * HOUR for event in log.did("open", "source")]
+    assert len(late) == 4
+    assert all(0 < seconds <= 100 for seconds in late), late
+
+
 async def test_a_run_that_another_server_has_done_is_not_done_again(autojump_clock: MockClock) -> None:
     store, logs = MemoryStore(), (EventLog(), EventLog())
     # The clock of the second is a minute behind, as if it had waited so long for the lock.
@@ -154,6 +182,70 @@ async def test_a_run_that_another_server_has_done_is_not_done_again(autojump_clo
         second.stop()
 
     assert [len(log.did("open", "source")) for log in logs] == [1, 0]
+
+
+class SharedByServers(MemoryStore):
+    """A state whose lock does not wait, as that of PostgreSQL. `at_release` has what was stored when it was let go."""
+
+    held = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_release: list[PipelineState] = []
+
+    @asynccontextmanager
+    async def run_lock(self, pipeline: str) -> AsyncIterator[None]:
+        if self.held:
+            raise RunElsewhere(pipeline, "another server")
+        self.held = True
+        try:
+            yield
+            self.at_release.append(await self.state(pipeline))
+        finally:
+            self.held = False
+
+
+@pytest.mark.parametrize("last", [PipelineState(), PipelineState(Status.WAITING, next_run=MIDNIGHT - HOUR)])
+async def test_two_servers_do_a_run_once_though_one_finds_it_locked(
+    autojump_clock: MockClock, last: PipelineState
+) -> None:
+    store, logs = SharedByServers(), (EventLog(), EventLog())
+    await store.save_state("p", last)
+    servers = [
+        Supervisor(nightly(log, source={"script": {2: Delay(HOUR)}}), store, recovery=Recovery(), clock=wall())
+        for log in logs
+    ]
+    async with trio.open_nursery() as nursery:
+        for server in servers:
+            nursery.start_soon(server.run)
+        await trio.sleep(0.5 * HOUR + (3 * HOUR if last.next_run is None else 0))
+        during = await store.state("p")
+        await trio.sleep(HOUR)
+        after = {server.state.next_run for server in servers} | {(await store.state("p")).next_run}
+        for server in servers:
+            server.stop()
+
+    next_run = MIDNIGHT + (27 if last.next_run is None else 3) * HOUR
+    assert sorted(len(log.did("open", "source")) for log in logs) == [0, 1]
+    # The server that found it locked has not written over what the other one stored.
+    assert during.status is Status.RUNNING
+    assert after == {next_run}
+    assert {state.next_run for state in store.at_release} == {next_run}
+
+
+async def test_a_run_that_is_asked_for_is_done_though_another_server_has_done_one(autojump_clock: MockClock) -> None:
+    store, log = SharedByServers(), EventLog()
+    supervisor = Supervisor(nightly(log), store, recovery=Recovery(), clock=wall())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(HOUR)
+        # As another server stores it, whose clock is ahead.
+        await store.save_state("p", PipelineState(Status.WAITING, next_run=MIDNIGHT + 27 * HOUR))
+        assert supervisor.run_now()
+        await trio.sleep(HOUR)
+        supervisor.stop()
+
+    assert opened_at(log) == [1]
 
 
 async def test_the_clock_of_the_machine_decides_also_when_it_is_set(autojump_clock: MockClock) -> None:

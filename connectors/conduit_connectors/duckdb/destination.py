@@ -7,7 +7,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from conduit_connectors.duckdb.column_types import duckdb_kind
-from conduit_connectors.duckdb.database import DuckDbDatabase
+from conduit_connectors.duckdb.database import DuckDbDatabase, connect
+from conduit_connectors.probe_path import probe_writable
 from conduit_connectors.sql.database import NotThisRow, StatementRefused
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import NameRules, RowEncoder, TableArguments, TableOptions
@@ -56,6 +57,14 @@ class Destination(SqlDestination[DestinationOptions]):
 
     def data_file(self) -> Path:
         return self.options.path
+
+    def probe(self) -> str:
+        found = probe_writable(self.options.path)
+        if not self.options.path.exists():
+            return found
+        # Read only: a connection that writes would take what another process left in the log into the file.
+        connect(self.options.path, read_only=True).close()
+        return "the database answers"
 
     def connect(self) -> DuckDbDatabase:
         return DuckDbDatabase(self.options.path)

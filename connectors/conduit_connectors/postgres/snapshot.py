@@ -53,6 +53,7 @@ class Snapshot:
         self._chunk_size = chunk_size
         self.chunk: SelectedChunk | None = None
         """What was selected last, until its watermark arrives."""
+        self._selecting = False
 
     @property
     def needs_chunk(self) -> bool:
@@ -61,10 +62,19 @@ class Snapshot:
     def add_request(self, request: TableProgress, oid: int) -> None:
         """Read one more table, after the others."""
         self._oids[request.table] = oid
-        self.progress = add_request(self.progress, request, begun=self.chunk is not None)
+        # What is being selected must stay the first: its place is found again by its number.
+        self.progress = add_request(self.progress, request, begun=self.chunk is not None or self._selecting)
 
     async def select_chunk(self, session: DatabaseSession, types: TypeCatalog, delivered: Collection[int]) -> None:
         """Select the next chunk and write its watermark. `delivered` are the transactions last seen in the stream."""
+        # A request may come at every await of this.
+        self._selecting = True
+        try:
+            await self._select_first(session, types, delivered)
+        finally:
+            self._selecting = False
+
+    async def _select_first(self, session: DatabaseSession, types: TypeCatalog, delivered: Collection[int]) -> None:
         todo, table = self.progress[0], None
         try:
             # For every chunk: a column may have come since the last one, and a row that is not changed has it too.

@@ -6,12 +6,14 @@ from typing import Required, Unpack
 from pydantic import Field, SecretStr
 from sqlalchemy.engine import Engine
 
+from conduit_connectors.probe_path import probe_writable
 from conduit_connectors.sql.database import SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import NameRules, RowEncoder, TableArguments, TableOptions
 from conduit_connectors.sqlalchemy.any_database import AnyDatabase
 from conduit_connectors.sqlalchemy.engine import make_engine
 from conduit_connectors.sqlalchemy.known_databases import known_database
+from conduit_connectors.sqlite import probe_file
 
 _NAME_BYTES_MAX = 63
 
@@ -50,6 +52,16 @@ class Destination(SqlDestination[DestinationOptions]):
     def locks(self) -> str | None:
         engine = self._engine()
         return str(Path(engine.url.database or "").resolve()) if engine.dialect.name == "sqlite" else None
+
+    def probe(self) -> str:
+        engine = self._engine()
+        if engine.dialect.name != "sqlite":
+            return super().probe()
+        # To connect would create the file. SQLite also takes a URI, whose path follows its scheme.
+        path = Path((engine.url.database or "").removeprefix("file:"))
+        if engine.dialect.driver == "pysqlite":
+            return probe_file(path)
+        return super().probe() if path.exists() else probe_writable(path)
 
     def connect(self) -> SqlDatabase:
         engine = self._engine()

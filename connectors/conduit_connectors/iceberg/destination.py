@@ -189,11 +189,12 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         records = batch.records
         gone = {index for index, record in enumerate(records) if record.operation is Operation.DELETE}
         whole: list[Any] = [_whole_row(record) if index not in gone else {} for index, record in enumerate(records)]
-        _, refused = (
-            self._fit(Batch.of_payloads(batch.span, whole, batch.sequences, batch.pieces))
-            if len(gone) < len(records)
-            else (None, {})
-        )
+        # Not the deleted ones: they have no values for columns that take no null.
+        put = [index for index in range(len(records)) if index not in gone]
+        sequences = [batch.sequences[index] for index in put]
+        rows = Batch.of_payloads(batch.span, [whole[index] for index in put], sequences)
+        unfit = self._fit(rows)[1] if put else {}
+        refused = {put[place]: reason for place, reason in unfit.items()}
         for index, record in enumerate(records):
             try:
                 if index in refused:

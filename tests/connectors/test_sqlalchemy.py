@@ -13,7 +13,9 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from builders import batch_of
+from conduit_connectors.sql.checkpoint import CheckpointTable
 from conduit_connectors.sqlalchemy import Destination, Source
+from conduit_connectors.sqlalchemy.any_database import AnyDatabase
 from lake_tables import read_until_end
 from sql_world import alchemy_url, alchemy_world, postgres_world
 
@@ -191,3 +193,15 @@ class TestAddresses:
             with pytest.raises((FatalError, TransientError)) as caught:
                 made.open(None) if isinstance(made, Source) else made.open()
             assert password not in str(caught.value)
+
+
+@pytest.mark.parametrize("owner", ["other", "nobody"])
+def test_an_intent_of_another_pipeline_leaves_no_transaction_open(tmp_path: Path, owner: str) -> None:
+    database = AnyDatabase(sa.create_engine(f"sqlite:///{tmp_path}/data.db"))
+    with closing(database):
+        checkpoint = CheckpointTable(database, "t")
+        checkpoint.claim("other", 1)
+
+        assert checkpoint.switch_to(owner) is (owner == "other")
+        checkpoint.claim("mine", 1)
+        checkpoint.begin()

@@ -117,6 +117,16 @@ class TestSource:
         with pytest.raises(FatalError, match=why):
             read_until_end(Source(url=url, **options))
 
+    def test_refuses_a_row_without_a_key_when_it_goes_on_too(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/data.db"
+        source = Source(url=url, table="t", column="n", key=["m"])
+        run(url, "CREATE TABLE t (n INTEGER, m INTEGER NOT NULL)", "INSERT INTO t VALUES (1, 1)")
+        [record] = read_until_end(source)
+        run(url, "INSERT INTO t VALUES (NULL, 2), (3, 1)")
+
+        with pytest.raises(FatalError, match="a row has no n"):
+            read_until_end(source, record.position)
+
 
 def some_orders(tmp_path: Path) -> Source:
     url = f"sqlite:///{tmp_path}/data.db"

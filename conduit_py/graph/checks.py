@@ -10,7 +10,7 @@ from conduit_py.errors import Problem
 from conduit_py.graph.node import Graph, Node, deferring_processors
 from conduit_py.payload_fit import describe_type, misfits, payload_form, union_members
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
-from conduit_py.sdk.destination import TransactionalDestination, WriteGuarantee
+from conduit_py.sdk.destination import StagedDestination, TransactionalDestination, WriteGuarantee
 from conduit_py.sdk.plugin import Connector, Options
 from conduit_py.sdk.processor import FunctionProcessor, Unchanged
 from conduit_py.sdk.registry import connector_label
@@ -88,16 +88,23 @@ def _exactly_once_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _claim_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    letters = pipeline.dead_letters
+    writers = [(f"destinations.{each.id}", each.connector, each.place) for each in pipeline.destinations]
+    writers += [("dead_letters.handler", letters.policy.connector, letters.place)]
     claimed: dict[str, str] = {}
-    for destination in pipeline.destinations:
-        connector = destination.connector
+    for path, connector, place in writers:
         # A connector with a problem has no options to ask.
-        if not isinstance(connector, TransactionalDestination) or connector.problems or connector.claims is None:
+        if not isinstance(connector, StagedDestination) or connector.problems or connector.claims is None:
             continue
-        first = claimed.setdefault(connector.claims, destination.id)
-        if first != destination.id:
-            what = f"claims {connector.claims}, as {first} does: each would stop the other"
-            yield _problem(destination, f"destinations.{destination.id}", what, "give each of them its own")
+        first = claimed.setdefault(connector.claims, path)
+        if first == path:
+            continue
+        harm, hint = "each would stop the other", "give each of them its own"
+        if not isinstance(connector, TransactionalDestination):
+            harm = "each would take what the other writes for its own, and records would be lost"
+            hint = "let one destination write there, with the inputs of both in `after`, or give each its own"
+        what = f"claims {connector.claims}, as {first.removeprefix('destinations.')} does: {harm}"
+        yield Problem(path, what, hint, *(place or (None, None)))
 
 
 def _destination_problems(destination: Destination) -> Iterator[Problem]:

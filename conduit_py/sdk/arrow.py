@@ -1,10 +1,11 @@
 """Records as Arrow columns of one schema, and Arrow columns as Python values. Needs pyarrow."""
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -39,8 +40,8 @@ class FittedRows(NamedTuple):
 def fit_to_schema(rows: Sequence[Structured], schema: pa.Schema, *, more: bool = False) -> FittedRows:
     """Return the rows as columns of the schema. A row fits if Arrow stores its values unchanged.
 
-    Missing fields are null. With `more`, fields that are not in the schema are left out; otherwise a row with such
-    a field does not fit.
+    Only floats may be rounded, to the digits of their column, if they stay finite. Missing fields are null. With
+    `more`, fields that are not in the schema are left out; otherwise a row with such a field does not fit.
     """
     values, complete = _columns(rows, schema.names)
     # Cheaper than comparing names: a row that has every field of the schema has others only if it has more fields.
@@ -127,16 +128,26 @@ def _fit_plainly(values: Mapping[str, list[Any]], schema: pa.Schema) -> bool:
         kinds = set(map(type, values[field.name]))
         if field.nullable:
             kinds.discard(type(None))
-        if not kinds <= _plain_types(field.type):
+        if not kinds <= _plain_types(field.type) and not _fit_at_a_glance(values[field.name], kinds, field.type):
             return False
     return True
+
+
+def _fit_at_a_glance(values: Sequence[Any], kinds: set[type], kind: pa.DataType) -> bool:
+    """Return True if all values fit, for types of which the whole column is looked at in one call."""
+    if pa.types.is_timestamp(kind) and kinds == {datetime} and kind.unit in ("us", "ns"):
+        zones = set(map(attrgetter("tzinfo"), filter(None, values)))
+        return None not in zones if kind.tz is not None else zones == {None}
+    if pa.types.is_floating(kind) and kinds <= {int, float}:
+        return _stay_finite([value for value in values if value is not None], kind)
+    return False
 
 
 def _plain_types(kind: pa.DataType) -> set[type]:
     """Return the types of values that such a column stores unchanged or refuses."""
     if pa.types.is_integer(kind):
         return {int}
-    if pa.types.is_floating(kind):
+    if pa.types.is_float64(kind):
         return {int, float}
     if pa.types.is_string(kind):
         return {str}
@@ -144,49 +155,110 @@ def _plain_types(kind: pa.DataType) -> set[type]:
         return {bool}
     if pa.types.is_binary(kind):
         return {bytes}
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return {datetime}
     return set()
 
 
 def _change_reason(value: Any, kind: pa.DataType, more: bool) -> str | None:
     """Return how Arrow would change a value in a column; None if it stores it unchanged or refuses it."""
+    if value is None:
+        return None
     if pa.types.is_integer(kind) and not hasattr(value, "__index__"):
         # Arrow cuts the fraction of a float or a decimal, and takes whatever can become an integer, such as a UUID.
         return f"is {value!r}, and its column takes integers"
-    if pa.types.is_floating(kind) and isinstance(value, bool):
-        return f"is {value!r}, and its column takes numbers"
+    if pa.types.is_floating(kind):
+        return _float_change_reason(value, kind)
     if pa.types.is_temporal(kind):
         return _time_change_reason(value, kind)
     if is_binary(kind) and isinstance(value, str):
         return "is text, and its column takes bytes"
     if is_text(kind) and isinstance(value, bytes | bytearray):
         return "is bytes, and its column takes text"
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        return _struct_change_reason(value, kind, more)
-    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and isinstance(value, list | tuple):
-        return next((reason for item in value if (reason := _change_reason(item, kind.value_type, more))), None)
+    if pa.types.is_dictionary(kind):
+        return _change_reason(value, kind.value_type, more)
+    return _nested_change_reason(value, kind, more) if pa.types.is_nested(kind) else None
+
+
+def _float_change_reason(value: Any, kind: pa.DataType) -> str | None:
+    if isinstance(value, bool):
+        return f"is {value!r}, and its column takes numbers"
+    if isinstance(value, int | float) and not _stay_finite([value], kind):
+        return f"is finite, and its column {kind} would make it infinite"
     return None
 
 
+def _stay_finite(values: Sequence[float], kind: pa.DataType) -> bool:
+    """Return True if no finite value becomes infinite in a column of floats."""
+    try:
+        struct.pack(f"<{len(values)}{_FLOAT_CODES[kind]}", *values)
+    except (OverflowError, struct.error):
+        return False
+    return True
+
+
+_FLOAT_CODES = {pa.float16(): "e", pa.float32(): "f", pa.float64(): "d"}
+
+
 def _time_change_reason(value: Any, kind: pa.DataType) -> str | None:
-    if value is not None and not isinstance(value, date | time | timedelta):
+    if not isinstance(value, date | time | timedelta):
         return f"is {value!r}, and its column takes {kind}"
     if pa.types.is_date(kind) and isinstance(value, datetime):
         return "is a time, and its column takes dates"
     if pa.types.is_time(kind) and getattr(value, "tzinfo", None) is not None:
         return "has a time zone, and its column takes none"
-    if pa.types.is_timestamp(kind) and kind.tz is None and isinstance(value, datetime) and value.tzinfo is not None:
-        return "has a time zone, and its column takes none"
+    if pa.types.is_timestamp(kind) and isinstance(value, datetime) and (value.tzinfo is None) != (kind.tz is None):
+        # Arrow would drop the zone, or take a time without one for a time of UTC.
+        return (
+            f"has {'no' if kind.tz else 'a'} time zone, and its column takes {'times with one' if kind.tz else 'none'}"
+        )
+    if _is_finer(value, getattr(kind, "unit", "us")):
+        return f"is {value!s}, of which its column {kind} would cut digits"
     return None
 
 
+def _is_finer(value: Any, unit: str) -> bool:
+    """Return True if a value has digits behind those of a unit. Python's have microseconds."""
+    step = {"s": 1_000_000, "ms": 1000}.get(unit, 1)
+    return bool(getattr(value, "microseconds" if isinstance(value, timedelta) else "microsecond", 0) % step)
+
+
+def _nested_change_reason(value: Any, kind: pa.DataType, more: bool) -> str | None:
+    wrong = f"is {type(value).__name__}, and its column takes {kind}"
+    if pa.types.is_struct(kind):
+        return _struct_change_reason(value, kind, more) if isinstance(value, dict) else wrong
+    if pa.types.is_map(kind):
+        pairs = list(value.items()) if isinstance(value, dict) else value
+        if not isinstance(pairs, list | tuple) or any(not isinstance(each, tuple) for each in pairs):
+            return wrong
+        fields = (kind.key_field, kind.item_field)
+        return _first_reason(
+            _field_change_reason(*each, more) for pair in pairs for each in zip(pair, fields, strict=False)
+        )
+    if not hasattr(kind, "value_field"):
+        return None
+    if not isinstance(value, list | tuple):
+        # Arrow would take a text for the list of its letters.
+        return wrong
+    return _first_reason(_field_change_reason(item, kind.value_field, more) for item in value)
+
+
+def _first_reason(reasons: Iterable[str | None]) -> str | None:
+    return next((reason for reason in reasons if reason), None)
+
+
+def _field_change_reason(value: Any, field: pa.Field, more: bool) -> str | None:
+    """The same for a value in another one."""
+    if value is None:
+        return None if field.nullable else "is missing, and its field takes no null"
+    return _change_reason(value, field.type, more)
+
+
 def _struct_change_reason(value: dict[str, Any], kind: pa.StructType, more: bool) -> str | None:
-    extra = [name for name in value if kind.get_field_index(name) < 0]
+    known = {field.name for field in kind}
+    extra = [name for name in value if name not in known]
     if extra and not more:
         return f"has fields that are not in the schema: {', '.join(map(repr, extra))}"
     for field in kind:
-        if reason := _change_reason(value.get(field.name), field.type, more):
+        if reason := _field_change_reason(value.get(field.name), field, more):
             return f"{field.name} {reason}"
     return None
 

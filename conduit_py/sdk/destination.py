@@ -131,6 +131,16 @@ class StagedDestination(DestinationConnector[OptionsT]):
 
     guarantee: ClassVar[WriteGuarantee] = WriteGuarantee.STAGED
 
+    @property
+    def claims(self) -> str | None:
+        """What is this destination's own in an exactly-once pipeline, in words; None if nothing has to be.
+
+        For example a table whose commits carry the id of the pipeline. Two destinations of a pipeline that claim the
+        same thing are a problem: each would take the work of the other for its own, or fence it. It is asked before
+        `open`, and must name the same thing in the same words whatever the way that the options name it.
+        """
+        return None
+
     @abstractmethod
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> Awaitable[None] | None:
         """Start to work for `owner`, a pipeline, under `fence`, which grows with every start of the pipeline.
@@ -181,14 +191,6 @@ class TransactionalDestination(StagedDestination[OptionsT]):
         """The name of what an open transaction here locks against all other writers; None if it locks nothing.
 
         If several destinations of a pipeline lock the same thing, all of them are staged: a home would block them.
-        """
-        return None
-
-    @property
-    def claims(self) -> str | None:
-        """What `claim` makes this destination's own, with the option that names it; None if that is always its own.
-
-        Two destinations of a pipeline that claim the same thing are a problem: each would fence the other.
         """
         return None
 

@@ -248,3 +248,16 @@ def test_the_steps_of_a_transaction_are_taken_again_up_to_a_savepoint(tmp_path: 
             database.run("INSERT INTO t VALUES (?)", [3])
             database.release_savepoint("outer")
         assert database.rows("SELECT n FROM t") == [(1,), (3,)]
+
+
+def test_a_row_without_a_key_is_told_when_the_source_goes_on_too(tmp_path: Path) -> None:
+    path = tmp_path / "keys.duckdb"
+    with duckdb.connect(path) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS n, 1 AS m")
+    source = Source(path=path, table="t", key=["n"])
+    [record] = read_until_end(source)
+    with duckdb.connect(path) as connection:
+        connection.execute("INSERT INTO t VALUES (NULL, 1), (2, 1)")
+
+    with pytest.raises(FatalError, match="a row has no"):
+        read_until_end(source, record.position)

@@ -12,6 +12,9 @@ import pytest
 from builders import batch_of
 from conduit_connectors.iceberg import Destination
 from lake_tables import RacingCatalog, catalog_of, iceberg_rows, iceberg_table, opened, racing
+from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
 
 from conduit_py import Operation, Payload, Record
 from conduit_py.errors import FatalError, Fenced
@@ -192,6 +195,20 @@ class TestUpserts:
 
         assert iceberg_rows(tmp_path, "id") == [{"id": 1, "v": "c"}]
         assert not [path for path in data_files(tmp_path) if path.name == "keys.parquet"]
+
+    def test_delete_rows_of_a_table_whose_columns_take_no_null(self, tmp_path: Path) -> None:
+        columns = [NestedField(1, "id", LongType(), required=True), NestedField(2, "v", StringType(), required=True)]
+        catalog = load_catalog("default", **catalog_of(tmp_path))
+        catalog.create_namespace("db")
+        catalog.create_table("db.t", Schema(*columns))
+        destination = opened(tmp_path, mode="upsert")
+        assert destination.write(batch_of(upsert(1, v="a"), upsert(2, v="a"))) == {}
+        destination.flush()
+        refused = destination.write(batch_of(delete(1), upsert(3), delete(9), upsert(2, v="b")))
+        destination.flush()
+
+        assert set(refused) == {1}
+        assert iceberg_rows(tmp_path, "id") == [{"id": 2, "v": "b"}]
 
     def test_refuse_what_is_no_whole_row(self, tmp_path: Path) -> None:
         destination = opened(tmp_path, columns=self.COLUMNS, mode="upsert")

@@ -13,7 +13,9 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from builders import batch_of
+from conduit_connectors.sql.checkpoint import CheckpointTable
 from conduit_connectors.sqlalchemy import Destination, Source
+from conduit_connectors.sqlalchemy.any_database import AnyDatabase
 from lake_tables import read_until_end
 from sql_world import alchemy_url, alchemy_world, postgres_world
 
@@ -115,6 +117,16 @@ class TestSource:
         with pytest.raises(FatalError, match=why):
             read_until_end(Source(url=url, **options))
 
+    def test_refuses_a_row_without_a_key_when_it_goes_on_too(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/data.db"
+        source = Source(url=url, table="t", column="n", key=["m"])
+        run(url, "CREATE TABLE t (n INTEGER, m INTEGER NOT NULL)", "INSERT INTO t VALUES (1, 1)")
+        [record] = read_until_end(source)
+        run(url, "INSERT INTO t VALUES (NULL, 2), (3, 1)")
+
+        with pytest.raises(FatalError, match="a row has no n"):
+            read_until_end(source, record.position)
+
 
 def some_orders(tmp_path: Path) -> Source:
     url = f"sqlite:///{tmp_path}/data.db"
@@ -191,3 +203,15 @@ class TestAddresses:
             with pytest.raises((FatalError, TransientError)) as caught:
                 made.open(None) if isinstance(made, Source) else made.open()
             assert password not in str(caught.value)
+
+
+@pytest.mark.parametrize("owner", ["other", "nobody"])
+def test_an_intent_of_another_pipeline_leaves_no_transaction_open(tmp_path: Path, owner: str) -> None:
+    database = AnyDatabase(sa.create_engine(f"sqlite:///{tmp_path}/data.db"))
+    with closing(database):
+        checkpoint = CheckpointTable(database, "t")
+        checkpoint.claim("other", 1)
+
+        assert checkpoint.switch_to(owner) is (owner == "other")
+        checkpoint.claim("mine", 1)
+        checkpoint.begin()

@@ -1,9 +1,10 @@
 """What a pipeline promises for each source at each destination, and what it refuses to promise."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from conduit_connectors import file, generator, kafka, log, memory, sqlite, stdio
+from conduit_connectors import delta, file, generator, iceberg, kafka, log, memory, sqlite, stdio
 
 from conduit_py import (
     DeadLetters,
@@ -178,3 +179,78 @@ def test_a_source_that_reads_in_another_order_each_time_is_refused_for_a_destina
     assert promised(pipeline(sources=[mixing], destinations=keyed)) == [("in", "keyed", "at least once")]
     assert promised(pipeline(sources=[single], destinations=keyed)) == [("in", "keyed", "effectively once")]
     assert promised(pipeline(sources=[mixing], delivery="exactly_once")) == [("in", "out", "exactly once")]
+
+
+class TestClaims:
+    """Two staged destinations of a pipeline on one table have one identity there, and would lose records."""
+
+    @staticmethod
+    def told(*connectors: Any, **changes: Any) -> dict[str, str]:
+        destinations = [Destination(f"out{number}", each) for number, each in enumerate(connectors)]
+        declared = pipeline(destinations=destinations, **({"delivery": "exactly_once"} | changes))
+        try:
+            compile_pipeline(declared)
+        except PipelineInvalid as invalid:
+            return {each.path: f"{each.message}; {each.suggestion}" for each in invalid.problems}
+        return {}
+
+    def test_two_destinations_of_one_delta_table_are_a_problem(self, tmp_path: Path) -> None:
+        one, same = delta.Destination(path=str(tmp_path / "t")), delta.Destination(path=f"file://{tmp_path}/x/../t/")
+        other = delta.Destination(path=str(tmp_path / "u"))
+
+        assert self.told(one, same) == {
+            "destinations.out1": f"claims the Delta table {tmp_path}/t, as out0 does: each would take what the other "
+            "writes for its own, and records would be lost; let one destination write there, with the inputs of both "
+            "in `after`, or give each its own"
+        }
+        assert self.told(one, other) == {}
+        assert self.told(one, same, delivery="at_least_once") == {}
+
+    def test_dead_letters_in_the_table_of_a_destination_are_a_problem(self, tmp_path: Path) -> None:
+        one, same = (delta.Destination(path=str(tmp_path / "t")) for _ in range(2))
+
+        assert list(self.told(one, dead_letters=DeadLetters(same))) == ["dead_letters.handler"]
+
+    def test_tables_of_two_object_stores_are_two(self) -> None:
+        one, same, other = (
+            delta.Destination(path=path, storage={"AWS_ENDPOINT_URL": f"http://me:hush@{host}:9000"})
+            for path, host in (("s3://b/t", "one"), ("s3a://b//t/", "one"), ("s3://b/t", "other"))
+        )
+
+        [(path, problem)] = self.told(one, same).items()
+        assert path == "destinations.out1"
+        assert "claims the Delta table s3://b/t at one:9000, as" in problem
+        assert self.told(one, other) == {}
+
+    @pytest.mark.parametrize(
+        ("change", "is_same"),
+        [
+            ({}, True),
+            ({"uri": "http://you@here/"}, True),
+            ({"name": "mine"}, True),
+            ({"uri": "http://there"}, False),
+            ({"warehouse": "w"}, False),
+        ],
+    )
+    def test_two_destinations_of_one_iceberg_table_are_a_problem(self, change: dict[str, str], is_same: bool) -> None:
+        catalog = {"type": "rest", "uri": "http://me:hush@here"}
+        one = iceberg.Destination(table="db.t", catalog=catalog)
+
+        problems = self.told(one, iceberg.Destination(table="db.t", catalog=catalog | change))
+        assert list(problems) == (["destinations.out1"] if is_same else [])
+        assert "hush" not in str(problems)
+        assert self.told(one, iceberg.Destination(table="db.u", catalog=catalog | change)) == {}
+
+    def test_catalogs_of_one_database_differ_by_name(self, tmp_path: Path) -> None:
+        uri, folder = f"sqlite:///{tmp_path}/catalog.db", f"{tmp_path}/x/.."
+        one, same, other = (
+            iceberg.Destination(table="db.t", catalog={"type": "sql"} | more)
+            for more in (
+                {"uri": uri},
+                {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": "file:///lake"},
+                {"uri": uri, "name": "other"},
+            )
+        )
+
+        assert list(self.told(one, same)) == ["destinations.out1"]
+        assert self.told(one, other) == {}

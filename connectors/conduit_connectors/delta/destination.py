@@ -99,6 +99,10 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def claims(self) -> str:
+        return f"the Delta table {_place(self.options.path, self.options.storage)}"
+
     def probe(self) -> str:
         storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
         with table_errors(self.options.path):
@@ -265,6 +269,18 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                 os.fsync(handle)
             finally:
                 os.close(handle)
+
+
+def _place(path: str, storage: Mapping[str, SecretStr]) -> str:
+    """Return where a table is, in the same words whatever way it is named; without anything secret."""
+    scheme, separator, rest = path.partition("://")
+    if not separator or scheme.lower() == "file":
+        return os.path.realpath(unquote(rest) if separator else path)
+    ends = [value.get_secret_value() for name, value in storage.items() if "endpoint" in name.lower()]
+    # Buckets of two stores may have the same name. Passwords are before an "@".
+    store = "".join(f" at {each.partition('://')[2].rpartition('@')[2].strip('/')}" for each in sorted(ends))
+    kind = scheme.lower().replace("s3a", "s3")
+    return f"{kind}://{'/'.join(filter(None, rest.rpartition('@')[2].split('/')))}{store}"
 
 
 _STAGED = re.compile(r"(\d{12})-\d{9}-\d{6}\.parquet")

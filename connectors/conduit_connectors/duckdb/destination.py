@@ -135,10 +135,6 @@ class Destination(SqlDestination[DestinationOptions]):
             known = set(schema.names)
             if any(not isinstance(row, dict) or known.isdisjoint(row) for row in batch.payloads):
                 return None
-            zoned = [field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.tz is not None]
-            # Arrow takes a time without a zone for one of UTC.
-            if any(getattr(row.get(name), "tzinfo", True) is None for name in zoned for row in batch.payloads):
-                return None
         rows, refused = fit_batch(batch, schema, more=False)
         return rows if not refused else None
 

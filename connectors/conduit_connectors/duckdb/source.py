@@ -71,6 +71,12 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._run("SET TimeZone = 'UTC'", ())
         described = self._run(f"DESCRIBE SELECT * FROM {self._from}", ()).fetchall()
         self._check_columns({name: str(kind) for name, kind, *_ in described})
+        # No row is greater than null, and null than none: after a restart such a row would be skipped.
+        order, without = (
+            ", ".join(map(_quote, options.key)),
+            " OR ".join(f"{_quote(each)} IS NULL" for each in options.key),
+        )
+        check_keys(self._run(f"SELECT {order} FROM {self._from} WHERE {without} LIMIT 1", ()).fetchall(), options.key)
 
     def read(self, n: int) -> list[Record]:
         key = self.options.key

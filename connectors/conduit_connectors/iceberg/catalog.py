@@ -1,5 +1,6 @@
 """Tables of Iceberg catalogs, and what their errors mean."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,24 @@ def connect(properties: Mapping[str, SecretStr]) -> Catalog:
         raise FatalError(f"`catalog` describes no catalog: {error}", suggestion=_CATALOG_HINT) from error
     except Exception as error:
         raise translate(error, "the catalog") from error
+
+
+def catalog_label(properties: Mapping[str, SecretStr]) -> str:
+    """Return which catalog these properties describe, in the same words for the same one; without anything secret."""
+    plain = {name: value.get_secret_value() for name, value in properties.items()}
+    scheme, _, rest = plain.get("uri", "").partition("://")
+    if not rest:
+        # The rest is in .pyiceberg.yaml. Glue is one for an account, whatever its name here.
+        return (
+            f"glue {plain.get('glue.id', '')}".strip() if plain.get("type") == "glue" else plain.get("name", "default")
+        )
+    # Passwords are before an "@", or after a "?".
+    place = rest.partition("?")[0].rpartition("@")[2].rstrip("/")
+    if scheme == "sqlite":
+        place = os.path.realpath(place.removeprefix("/"))
+    # A REST server has catalogs by warehouse. A database has them by name, and a warehouse is a folder to it.
+    which = {"http": "warehouse", "https": "warehouse", "thrift": ""}.get(scheme, "name")
+    return f"{scheme}://{place}" + (f" ({which} {plain[which]})" if which in plain else "")
 
 
 def open_table(catalog: Catalog, name: str) -> Table:

@@ -11,7 +11,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from conduit_connectors.change_marks import says_truncate, unchanged_fields
 from conduit_connectors.column_policy import PolicyArguments, PolicyOptions, explain, new_fields, with_texts
-from conduit_connectors.iceberg.catalog import connect, create_table, open_table, table_errors
+from conduit_connectors.iceberg.catalog import catalog_label, connect, create_table, open_table, table_errors
 from conduit_connectors.iceberg.columns import arrow_schema, make_column, wider_types
 from conduit_connectors.iceberg.commits import TableCommits, TableIntent, hash_of
 from conduit_connectors.iceberg.data_files import StagedDataFile, folder_of, sync_files, write_files
@@ -93,6 +93,10 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def claims(self) -> str:
+        return f"the Iceberg table {self.options.table} of the catalog {catalog_label(self.options.catalog)}"
 
     @property
     def takes(self) -> Any:
@@ -185,11 +189,12 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         records = batch.records
         gone = {index for index, record in enumerate(records) if record.operation is Operation.DELETE}
         whole: list[Any] = [_whole_row(record) if index not in gone else {} for index, record in enumerate(records)]
-        _, refused = (
-            self._fit(Batch.of_payloads(batch.span, whole, batch.sequences, batch.pieces))
-            if len(gone) < len(records)
-            else (None, {})
-        )
+        # Not the deleted ones: they have no values for columns that take no null.
+        put = [index for index in range(len(records)) if index not in gone]
+        sequences = [batch.sequences[index] for index in put]
+        rows = Batch.of_payloads(batch.span, [whole[index] for index in put], sequences)
+        unfit = self._fit(rows)[1] if put else {}
+        refused = {put[place]: reason for place, reason in unfit.items()}
         for index, record in enumerate(records):
             try:
                 if index in refused:

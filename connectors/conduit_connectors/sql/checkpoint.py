@@ -53,7 +53,9 @@ class CheckpointTable:
     def switch_to(self, owner: str) -> bool:
         """Switch to another owner without claiming it; False if it never wrote to this place."""
         self._owner = owner
-        return bool(self._database.rows(f"SELECT 1 FROM {self.name} WHERE {self._mine}", self._key))
+        # Without a transaction of ours some libraries begin one by themselves, and the next one cannot start.
+        with self._database.transaction():
+            return bool(self._database.rows(f"SELECT 1 FROM {self.name} WHERE {self._mine}", self._key))
 
     def begin(self) -> None:
         """Record that one destination stages to the claimed place. Raises FatalError if another one does."""

@@ -99,6 +99,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         place: dict[str, Any] = {"schema": quoted_name(schema, quote=True)} if dot else {}
         self._table = sa.table(quoted_name(name, quote=True), *columns, **place)
         self._key = key
+        self._check_nulls()
 
     def read(self, n: int) -> Reading:
         if self._bound is None:
@@ -143,7 +144,16 @@ class Source(sdk.SourceConnector[SourceOptions]):
             )
         for each in (options.column, *key):
             _check_column(options.table, each, columns)
+        self._nullable = [each for each in (options.column, *key) if columns[each].get("nullable", True)]
         return list(columns), key
+
+    def _check_nulls(self) -> None:
+        """Raise FatalError if a row has no place in the order: no row is greater than null, so it would be skipped."""
+        if self._nullable:
+            without = sa.or_(*(self._table.c[name].is_(None) for name in self._nullable))
+            statement = sa.select(*(self._table.c[name] for name in self._order)).where(without).limit(1)
+            rows = self._call(lambda connection: connection.execute(statement).all())
+            check_keys([tuple(map(_plain, row)) for row in rows], self._order)
 
     def _find_bound(self) -> KeyValues | None:
         """Return the place of the last row that is visible now; None if there is none that was not read."""

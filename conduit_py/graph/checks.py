@@ -64,7 +64,7 @@ def _schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
             what = "all sources of a pipeline have one schedule, because they are opened and closed together"
             hint = f'give it schedule="{schedule.expression}" in {schedule.timezone} too, or make it another pipeline'
             yield _problem(source, path, what, hint)
-        elif connector is not None and not connector.problems and connector.endless:
+        elif connector is not None and not source.problems and connector.endless:
             what = f"{connector_label(connector)} waits for more at its end, so no second run would ever begin"
             yield _problem(source, path, what, "let it end by its options, or remove the schedule")
 
@@ -93,8 +93,8 @@ def _claim_problems(pipeline: Pipeline) -> Iterator[Problem]:
     writers += [("dead_letters.handler", letters.policy.connector, letters.place)]
     claimed: dict[str, str] = {}
     for path, connector, place in writers:
-        # A connector with a problem has no options to ask.
-        if not isinstance(connector, StagedDestination) or connector.problems or connector.claims is None:
+        # A connector with a problem has no options to ask, and one without our `__init__` has no list of them.
+        if not isinstance(connector, StagedDestination) or getattr(connector, "problems", True) or not connector.claims:
             continue
         first = claimed.setdefault(connector.claims, path)
         if first == path:

@@ -127,7 +127,7 @@ def test_an_error_of_our_own_is_one_line_and_says_how_to_see_more(inside: "Comma
 
     assert plain.returncode == debug.returncode == 1
     assert plain.stderr.splitlines() == [
-        "internal error: TypeError: 'NoneType' object is not iterable",
+        "internal error: TypeError: Value after * must be an iterable, not NoneType",
         "  this is a bug in conduit-py; run again with --debug for the traceback",
     ]
     assert "Traceback" in debug.stderr

@@ -160,7 +160,7 @@ pipeline = Pipeline(
         "processors.change.worker: there is no such option (did you mean 'workers'?)",
         "source: there is no such option (did you mean 'sources'?)",
         "sources.in.bach_size: there is no such option (did you mean 'batch_size'?)",
-        "sources.in.path: this option is required (add path=…: the file to read)",
+        "sources.in.path: this option is required (add path=…: the file to read, or several, as in/*.csv)",
         "sources.in.pth: there is no such option (did you mean 'path'?)",
     ]
 

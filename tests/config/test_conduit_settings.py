@@ -196,7 +196,9 @@ def test_the_file_source_follows_a_file_of_raw_lines_unless_told_otherwise() -> 
         "format": "json",
     }
     assert problems("source", "file", {}) == [
-        SettingDiagnostic("path", "this setting is required", "add `path: …`, the file to read")
+        SettingDiagnostic(
+            "path", "this setting is required", "add `path: …`, the file to read, or several, as in/*.csv"
+        )
     ]
 
 

@@ -35,12 +35,14 @@ class KillingApi(PagedApi):
         super().__init__(RECORDS, size=5)
         self.rng = random.Random(seed)
         self.client: subprocess.Popen[str] | None = None
-        self.kills = 0
+        self.kills = self.requests = 0
         self.disturb = self._disturb
 
     def _disturb(self, request: PeerRequest) -> PeerAnswer | None:
         chance = self.rng.random()
-        if chance < 0.25 and self.kills < KILLS and self.client is not None:
+        self.requests += 1
+        # By count, not by chance: how many requests there are depends on what was durable at each kill.
+        if self.requests % 2 == 0 and self.kills < KILLS and self.client is not None:
             self.kills += 1
             os.kill(self.client.pid, signal.SIGKILL)
             self.client = None

@@ -268,7 +268,7 @@ def test_records_that_would_be_changed_are_refused_with_the_reason(
     assert {at: reason.split(":")[0] for at, reason in refused.items()} == {
         1: "i is 1.5, and its column takes integers",
         2: "i does not fit the column's type int32",
-        3: "i does not fit the column's type int32",
+        3: "i is '1', and its column takes integers",
         4: "i is missing, and its column takes no null",
         5: "day is a time, and its column takes dates",
         6: "has fields that are not in the schema",

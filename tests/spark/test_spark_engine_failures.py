@@ -59,17 +59,20 @@ def problems(pipeline: p.Pipeline) -> list[tuple[str, str]]:
 def test_what_cannot_run_on_spark_is_refused_with_its_node_and_the_reason(tmp_path: Path) -> None:
     pipeline = p.Pipeline(
         "unfit",
-        sources=[
-            p.Source("work", QueueSource(path=tmp_path / "queue.db")),
-            p.Source("changes", ChangeSource(sizes=[1]), atomic=True),
-        ],
+        sources=[p.Source("work", QueueSource(path=tmp_path / "queue.db"))],
         destinations=[p.Destination("out", file.Destination(path=tmp_path / "out"))],
+    )
+    groups = p.Pipeline(
+        "groups",
+        sources=[p.Source("changes", ChangeSource(sizes=[1]), atomic=True)],
+        destinations=[p.Destination("out", file.Destination(path=tmp_path / "out"))],
+        delivery="exactly_once",
     )
 
     assert problems(pipeline) == [
         ("sources.work", "shares its work with other processes by leases, which tasks of Spark do not hold"),
-        ("sources.changes.atomic", "tasks of Spark divide the records of a group"),
     ]
+    assert problems(groups) == [("sources.changes.atomic", "tasks of Spark divide the records of a group")]
 
 
 def test_a_processor_that_cannot_be_sent_is_named(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class TestWhatCannotBeSeen:
         [
             (2**63, "v does not fit the column's type int64"),
             ({1: 2}, "Arrow has no column for 'v': Expected dict key of type str or bytes"),
-            ([1, "x"], "v does not fit the column's type list<item: int64>"),
+            ([1, "x"], "v is 'x', and its column takes integers"),
             ("\ud800", "v does not fit the column's type string"),
             (Decimal("NaN"), "Arrow has no column for 'v'"),
             (object(), "Arrow has no column for 'v'"),
@@ -152,7 +152,7 @@ class TestWhatCannotBeSeen:
         assert [answer if isinstance(answer, Record) else str(answer).split(":")[0] for answer in answers[1:5]] == [
             "n does not fit the column's type int8",
             "n is 1.5, and its column takes integers",
-            "n does not fit the column's type int8",
+            "n is '1', and its column takes integers",
             "n is missing, and its column takes no null",
         ]
         assert fields([answers[0], answers[5]]) == [{"n": 2}, {"n": 4, "more": 2**70}]

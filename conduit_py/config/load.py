@@ -40,7 +40,8 @@ def _deprecated_options(loaded: LoadedPipeline) -> Iterator[LoadWarning]:
     """A warning for each option of a connector that has another name now. It works as before."""
     for node in loaded.pipeline.ends:
         connector = node.connector
-        if connector is None or connector.problems:
+        # One without our `__init__` has no list of them.
+        if connector is None or getattr(connector, "problems", True):
             continue
         for name in sorted(connector.options.model_fields_set):
             field = type(connector.options).model_fields[name]

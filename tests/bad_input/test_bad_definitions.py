@@ -33,7 +33,7 @@ MISTAKES = {
     ),
     "unknown_option": (
         f'sources=[Source("a", file.Source(pth="x"))], destinations=[{OUT})]',
-        "sources.a.path: this option is required (add path=…: the file to read)",
+        "sources.a.path: this option is required (add path=…: the file to read, or several, as in/*.csv)",
         "sources.a.pth: there is no such option (did you mean 'path'?)",
     ),
     "unknown_option_by_name": (

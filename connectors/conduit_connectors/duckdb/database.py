@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar
 
 import duckdb
@@ -58,6 +59,7 @@ class DuckDbDatabase(SqlDatabase):
         "text": "VARCHAR",
     }
     alters: ClassVar[bool] = True
+    _creating: ClassVar[Lock] = Lock()
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -196,6 +198,15 @@ class DuckDbDatabase(SqlDatabase):
             (schema if dot else "main", name) * 2,
         )
         return int(count)
+
+    def create_missing(self, table: str, definition: str) -> None:
+        # Two open transactions that create one table are a conflict. Only one process has the file open, so a lock
+        # and a transaction of its own put each creation after the other.
+        with self._creating, self._connection.cursor() as connection:
+            try:
+                connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({definition})")
+            except duckdb.Error as error:
+                raise self._translate(error) from error
 
     def add_column(self, table: str, name: str, kind: str) -> None:
         column = f"{self.column(name)} {self.type_of(kind)}"

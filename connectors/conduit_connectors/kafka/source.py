@@ -191,8 +191,13 @@ class Source(sdk.SourceConnector[SourceOptions]):
         places = [f"{name} offset {offset - 1}" for name, offset in _decode(position).items() if name != GENERATION]
         return "Kafka, " + ", ".join(places[:20]) if len(places) == 1 else "Kafka, up to " + ", ".join(places[:20])
 
-    def read(self, n: int) -> Payloads | Reading:
-        taken = self._opened.take(n, _WAIT_SECONDS)
+    async def read(self, n: int) -> Payloads | Reading:
+        # In the event loop: a thread for each read would cost as much as some hundred messages.
+        reader = self._opened
+        taken = reader.take(n)
+        if taken is not None and not taken.messages:
+            await reader.wait(_WAIT_SECONDS)
+            taken = reader.take(n)
         if taken is None:
             raise EndOfSource
         if taken.messages:
@@ -204,7 +209,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
             return Reading([], position=PositionMap.encode(taken.position))
         raise NothingYet
 
-    def ack(self, positions: Sequence[bytes]) -> None:
+    async def ack(self, positions: Sequence[bytes]) -> None:
         self._opened.ack(_decode(positions[-1]))
 
     def lag(self) -> Lag | None:

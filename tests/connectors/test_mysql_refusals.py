@@ -281,7 +281,7 @@ async def test_a_system_versioned_table(own: str) -> None:
 
 
 async def test_a_position_of_another_source(own: str) -> None:
-    assert "not one of this source" in (await refusal_of(source_of(own), b'{"lsn": "0/1"}')).message
+    assert "not a position of this source" in (await refusal_of(source_of(own), b'{"lsn": "0/1"}')).message
 
 
 async def test_the_position_moves_on_if_only_other_tables_change_and_a_restart_accepts_it(own: str) -> None:

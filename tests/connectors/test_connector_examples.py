@@ -6,8 +6,6 @@ The examples of Spark run in `tests/spark/test_spark_examples.py`.
 import gzip
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from mariadb_changes import replica_of
 from mariadb_changes import run_sql as run_on_mariadb
 from postgres_changes import run_sql, slot_of
 from queue_harness import QueueHarness
+from warm_python import COMMAND, run_warm
 
 import conduit_py
 from conduit_py import Pipeline, RunOutcome
@@ -169,8 +168,9 @@ async def test_ends_that_keep_nothing(name: str, records: int, folder: Path) -> 
 
 def test_stdio(folder: Path) -> None:
     load_example("stdio", folder, {})
-    command = [str(Path(sys.executable).with_name("conduit-py")), "run", "pipeline.py"]
-    ran = subprocess.run(command, input='{"id": 1}\n', capture_output=True, text=True, timeout=300)
+    (folder / "in").write_text('{"id": 1}\n')
+    with (folder / "in").open() as given:
+        ran = run_warm([COMMAND, "run", "pipeline.py"], stdin=given)
 
     assert (ran.returncode, ran.stdout) == (0, '{"id":1}\n'), ran.stderr
 

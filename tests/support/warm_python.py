@@ -176,7 +176,8 @@ def _be_nursery(requests: socket.socket) -> dict[str, Any]:
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_MAX, 4)
         if not message:
-            sys.exit()
+            # At once: libraries complain of what is left at the end of an interpreter, and nobody reads that.
+            os._exit(0)
         request: dict[str, Any] = json.loads(message)
         _import(request["preloaded"])
         if os.fork():

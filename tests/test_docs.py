@@ -3,12 +3,12 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from warm_python import COMMAND, run_warm
+from quick_java import use_quick_java
+from warm_python import COMMAND, run_bash, run_warm
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -19,8 +19,11 @@ with_blocks = [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
 @pytest.mark.parametrize("page", with_blocks, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that begin with a file name become that file; the others go on in one program, as a reader would."""
+    if "pyspark" in page.read_text():
+        monkeypatch.setenv("JDK_JAVA_OPTIONS", "")  # so that it is put back afterwards
+        use_quick_java()
     program: list[str] = []
     for language, text in BLOCK.findall(page.read_text()):
         if language == "console":
@@ -49,10 +52,7 @@ def _words_of(line: str) -> list[str]:
 
 def _run(command: list[str], folder: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    if command[0] == "bash":
-        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    else:
-        ran = run_warm(command, cwd=folder, env=environment)
+    ran = run_bash(command[-1], cwd=folder) if command[0] == "bash" else run_warm(command, cwd=folder, env=environment)
     assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}{ran.stderr}"
 
 

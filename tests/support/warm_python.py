@@ -2,10 +2,12 @@
 
 A nursery imports the command once for each process of pytest, and forks itself for each program. What a test does to
 such a process, it does to a real one: it has its own arguments, folder, environment, streams, signals and end.
-`WarmPython` takes the place of `subprocess.Popen`, and `run_warm` that of `subprocess.run`. A test of the start itself,
-or one that limits or traces the process, starts it by `subprocess`.
+`WarmPython` takes the place of `subprocess.Popen`, and `run_warm` that of `subprocess.run`. In the lines of `run_bash`,
+`conduit-py` and `python` are such programs. A test of the start itself, or one that limits or traces the process,
+starts it by `subprocess`.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -15,6 +17,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
@@ -131,6 +134,72 @@ def run_warm(
     return ended
 
 
+_CALLER = """#!{python} -IS
+import os, sys, json, signal, socket
+own = {{name: value for name, value in os.environ.items() if name.startswith({read_at_start})}}
+words = sys.argv[1:]
+if own != {inherited} or not {arguments}:
+    os.execv({program!r}, [{program!r}, *words])
+answers, written = os.pipe()
+umask = os.umask(0)
+os.umask(umask)
+request = {{
+    "arguments": {arguments}, "folder": os.getcwd(), "environment": dict(os.environ), "umask": umask,
+    "session": False, "preloaded": ("pytest",) if "pytest" in words else (),
+}}
+nursery = socket.socket(fileno=int(os.environ["CONDUIT_WARM_NURSERY"]))
+socket.send_fds(nursery, [json.dumps(request).encode()], [0, 1, 2, written])
+os.close(written)
+nursery.detach()
+lines = os.fdopen(answers)
+child = int(lines.readline())
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) is not signal.SIG_IGN:
+        signal.signal(number, lambda number, _: os.kill(child, number))
+code = os.waitstatus_to_exitcode(int(lines.readline()))
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+"""A program that asks the nursery for another, lends it its streams, hands its signals on and ends as it does."""
+
+
+def run_bash(line: str, *, cwd: Path, timeout: float = _SECONDS_MAX) -> "subprocess.CompletedProcess[str]":
+    """Run a line of the shell, in which `conduit-py` and `python` are forks of the nursery."""
+    nursery = _nursery().fileno()
+    places = [str(_callers()), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = os.environ | {"PATH": ":".join(places), "CONDUIT_WARM_NURSERY": str(nursery)}
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=cwd, env=environment, pass_fds=[nursery], capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+
+
+@cache
+def _callers() -> Path:
+    """A folder with the programs that the shell finds first."""
+    folder = tempfile.TemporaryDirectory(prefix="conduit-py-callers-")
+    atexit.register(folder.cleanup)
+    inherited = {name: value for name, value in os.environ.items() if name.startswith(_READ_AT_START)}
+    for name, program, arguments in (
+        (COMMAND.name, str(COMMAND), f"['-m', {_COMMAND_MODULE!r}, *words]"),
+        ("python", sys.executable, "(words if words and (words[0] in ('-c', '-m') or words[0][0] != '-') else [])"),
+    ):
+        caller = Path(folder.name) / name
+        caller.write_text(
+            _CALLER.format(
+                python=sys.executable,
+                program=program,
+                arguments=arguments,
+                inherited=inherited,
+                read_at_start=_READ_AT_START,
+            )
+        )
+        caller.chmod(0o755)
+    return Path(folder.name)
+
+
 def run_command(*arguments: str, cwd: Path, env: Mapping[str, str] = os.environ) -> "subprocess.CompletedProcess[str]":
     """Run `conduit-py` to its end, with nothing to read."""
     return run_warm([COMMAND, *arguments], cwd=cwd, env=env)
@@ -231,6 +300,7 @@ def _run(request: dict[str, Any]) -> NoReturn:
     if request["session"]:
         os.setsid()
     os.chdir(request["folder"])
+    os.umask(request.get("umask", os.umask(0)))
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()

@@ -11,7 +11,7 @@ import pytest
 from conduit_py.batch import Batch, MessageId
 from conduit_py.record import Record
 from conduit_py.sdk import AckMode, Answer, DestinationConnector, Options, WriteGuarantee
-from conduit_py.testing import destination_checks
+from conduit_py.testing import connector_driver, destination_checks
 from conduit_py.testing.connector_driver import DestinationCase, run_check
 from conduit_py.testing.destination_checks import DESTINATION_CHECKS
 from conduit_py.testing.event_log import numbered_record
@@ -309,6 +309,17 @@ def test_a_good_destination_passes(check: Any, kind: type[Good]) -> None:
 def test_each_rule_catches_the_destination_that_breaks_it(check: str, kind: type[Good], says: str | None) -> None:
     with pytest.raises((AssertionError, KeyError), match=says):
         run_check(getattr(destination_checks, check), case(kind))
+
+
+def test_a_thread_of_somebody_else_that_comes_while_files_are_waited_for_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = iter([set[threading.Thread](), set[threading.Thread]()])
+    monkeypatch.setattr(connector_driver, "_threads", lambda: next(looks, {threading.current_thread()}))
+    monkeypatch.setattr(connector_driver, "END_SECONDS", 0.2)
+
+    with pytest.raises(AssertionError, match="3 open files are left behind"):
+        run_check(destination_checks.leaks_nothing, case(LeavesFilesOpen))
 
 
 class NeverReturns(Good):

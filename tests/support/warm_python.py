@@ -27,8 +27,10 @@ from typing import Any, NoReturn
 
 COMMAND = Path(sys.executable).with_name("conduit-py")
 _COMMAND_MODULE = "conduit_py.cli.main"
+_BARE = (_COMMAND_MODULE, "conduit_py.cli.check", "conduit_py.cli.run")
+"""The command alone, without a connector and its library."""
 _PRELOADED = (
-    _COMMAND_MODULE,
+    *_BARE,
     "conduit_connectors.file",
     "conduit_connectors.generator",
     "conduit_connectors.journal",
@@ -39,9 +41,7 @@ _PRELOADED = (
     "conduit_connectors.postgres",
     "conduit_connectors.sqlite",
     "conduit_connectors.stdio",
-    "conduit_py.cli.check",
     "conduit_py.cli.client",
-    "conduit_py.cli.run",
     "conduit_py.cli.serve",
     "conduit_py.server.serve",
     "conduit_py.store.postgres.store",
@@ -56,11 +56,15 @@ _SECONDS_MAX = 300
 class WarmPython(subprocess.Popen[Any]):
     """A command line that starts Python or `conduit-py`, as a fork of the nursery.
 
-    The nursery has imported the `preloaded` modules too, from the first program on that asks for them.
+    The nursery has imported the `preloaded` modules too, from the first program on that asks for them. A `bare` one has
+    imported no connector and no library of one.
     """
 
-    def __init__(self, command: Sequence[str | Path], preloaded: Sequence[str] = (), **settings: Any) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], preloaded: Sequence[str] = (), *, bare: bool = False, **settings: Any
+    ) -> None:
         self._preloaded = preloaded
+        self._bare = bare
         super().__init__([str(word) for word in command], **settings)
 
     def _execute_child(self, command: Sequence[str], *inherited: Any) -> None:
@@ -75,7 +79,7 @@ class WarmPython(subprocess.Popen[Any]):
             "session": session,
             "preloaded": self._preloaded,
         }
-        socket.send_fds(_nursery(), [json.dumps(request).encode()], [*streams, written])
+        socket.send_fds(_nursery(self._bare), [json.dumps(request).encode()], [*streams, written])
         os.close(written)
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         self._child_created = True
@@ -117,11 +121,12 @@ def run_warm(
     check: bool = False,
     timeout: float = _SECONDS_MAX,
     preloaded: Sequence[str] = (),
+    bare: bool = False,
     **settings: Any,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command line that starts Python to its end, with nothing to read. What it prints is returned as text."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    start = _start_of(settings.get("env", os.environ), preloaded)
+    start = _start_of(settings.get("env", os.environ), preloaded, bare)
     with start(command, text=True, **(streams | settings)) as process:
         try:
             said = process.communicate(timeout=timeout)
@@ -205,12 +210,12 @@ def run_command(*arguments: str, cwd: Path, env: Mapping[str, str] = os.environ)
     return run_warm([COMMAND, *arguments], cwd=cwd, env=env)
 
 
-def _start_of(environment: Mapping[str, str], preloaded: Sequence[str]) -> Any:
+def _start_of(environment: Mapping[str, str], preloaded: Sequence[str], bare: bool) -> Any:
     """What starts the command: cold where its environment matters before its first line."""
     changed = dict(environment.items() ^ os.environ.items())
     if any(name.startswith(_READ_AT_START) for name in changed):
         return subprocess.Popen
-    return partial(WarmPython, preloaded=preloaded)
+    return partial(WarmPython, preloaded=preloaded, bare=bare)
 
 
 def _arguments_of(command: Sequence[str]) -> list[str]:
@@ -223,9 +228,12 @@ def _arguments_of(command: Sequence[str]) -> list[str]:
 
 
 @cache
-def _nursery() -> socket.socket:
+def _nursery(bare: bool = False) -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    subprocess.Popen([sys.executable, __file__, str(its.fileno())], pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+    modules = ",".join(_BARE if bare else _PRELOADED)
+    subprocess.Popen(
+        [sys.executable, __file__, str(its.fileno()), modules], pass_fds=[its.fileno()], stdin=subprocess.DEVNULL
+    )
     its.close()
     return ours
 
@@ -333,5 +341,5 @@ def _execute(text: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    _import(_PRELOADED)
+    _import(sys.argv[2].split(","))
     _run(_be_nursery(socket.socket(fileno=int(sys.argv[1]))))

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from quick_java import use_quick_java
 from warm_python import COMMAND, run_bash, run_warm
 
 ROOT = Path(__file__).parent.parent
@@ -21,9 +20,6 @@ with_blocks = [page for page in PAGES if BLOCK.search(page.read_text())]
 @pytest.mark.parametrize("page", with_blocks, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that begin with a file name become that file; the others go on in one program, as a reader would."""
-    if "pyspark" in page.read_text():
-        monkeypatch.setenv("JDK_JAVA_OPTIONS", "")  # so that it is put back afterwards
-        use_quick_java()
     program: list[str] = []
     for language, text in BLOCK.findall(page.read_text()):
         if language == "console":

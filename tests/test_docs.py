@@ -18,7 +18,7 @@ with_blocks = [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
 @pytest.mark.parametrize("page", with_blocks, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     """Blocks that begin with a file name become that file; the others go on in one program, as a reader would."""
     program: list[str] = []
     for language, text in BLOCK.findall(page.read_text()):

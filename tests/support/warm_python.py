@@ -172,7 +172,7 @@ os._exit(code)
 
 def run_bash(line: str, *, cwd: Path, timeout: float = _SECONDS_MAX) -> "subprocess.CompletedProcess[str]":
     """Run a line of the shell, in which `conduit-py` and `python` are forks of the nursery."""
-    nursery = _nursery().fileno()
+    nursery = _nursery(False).fileno()
     places = [str(_callers()), str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = os.environ | {"PATH": ":".join(places), "CONDUIT_WARM_NURSERY": str(nursery)}
     return subprocess.run(
@@ -228,7 +228,7 @@ def _arguments_of(command: Sequence[str]) -> list[str]:
 
 
 @cache
-def _nursery(bare: bool = False) -> socket.socket:
+def _nursery(bare: bool) -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     modules = ",".join(_BARE if bare else _PRELOADED)
     subprocess.Popen(

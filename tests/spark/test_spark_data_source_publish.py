@@ -1,9 +1,9 @@
 """What rows of Spark become, and how they are shown: all or none of a job, each batch of a stream once."""
 
 import json
+import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,6 +16,7 @@ import trio
 from conduit_connectors import file, journal, postgres, sqlite
 from pydantic import BaseModel
 from pyspark.sql import types
+from warm_python import run_warm
 
 from conduit_py import sdk
 from conduit_py.errors import FatalError, Fenced, PipelineInvalid, RecordRefused
@@ -121,7 +122,7 @@ def test_a_driver_that_is_killed_while_it_publishes_does_so_when_it_is_back(
     trio.run(publish_batch, place(kind, tmp_path), "query", 0, state, [parcel(1, 2)])
     script = CRASHING.format(tests=str(Path(__file__).parent), folder=str(tmp_path), kind=kind)
 
-    ended = subprocess.run([sys.executable, "-c", script], env={"CONDUIT_KILL_AT": point}, timeout=300)
+    ended = run_warm([sys.executable, "-c", script], env=os.environ | {"CONDUIT_KILL_AT": point})
     assert ended.returncode == -signal.SIGKILL
     assert shown(kind, tmp_path) == [1, 2]
     # Spark runs the batch again, and goes on.

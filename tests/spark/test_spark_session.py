@@ -3,13 +3,14 @@
 import logging
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from warm_python import run_warm
+from warm_workers import DRIVER_MODULES
 
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.spark.session.errors import failure_advice, spark_errors
@@ -28,9 +29,7 @@ except Exception as error:
 
 def in_a_process(code: str, **environment: str) -> str:
     """What a program prints, in a process of its own, where nothing of Spark has been touched yet."""
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=300
-    )
+    ran = run_warm([sys.executable, "-c", code], env=os.environ | environment, preloaded=DRIVER_MODULES)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -66,7 +66,7 @@ def on_any_spark(on_spark: Supervise, tmp_path: Path) -> World:
 
 async def run_command(program: Path, **environment: str) -> tuple[int, str]:
     """What `conduit-py run` says, and its exit code."""
-    command = [COMMAND, "run", program, "--state", program.with_name("state")]
+    command: list[str | Path] = [COMMAND, "run", program, "--state", program.with_name("state")]
     start = partial(run_warm, command, env=os.environ | environment, preloaded=DRIVER_MODULES)
     ran = await trio.to_thread.run_sync(start)
     return ran.returncode, ran.stdout + ran.stderr

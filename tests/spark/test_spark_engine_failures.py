@@ -303,7 +303,7 @@ async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
         file.write('{"m": 1}\n')
     program, state = tmp_path / "doubling.py", tmp_path / "state"
     program.write_text(DOUBLING.format(folder=str(tmp_path)))
-    command = [COMMAND, "run", program, "--state", state, "--engine", "spark", "--master", "local[2]"]
+    command: list[str | Path] = [COMMAND, "run", program, "--state", state, "--engine", "spark", "--master", "local[2]"]
     environment = os.environ | {"CONDUIT_KILL_AT": "transaction.after_commit:2"}
 
     start = partial(run_warm, command, env=environment, preloaded=DRIVER_MODULES)

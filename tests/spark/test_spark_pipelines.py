@@ -103,7 +103,8 @@ async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
     alone = {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": java}}
 
     program.write_text(DOUBLING.format(folder=str(tmp_path), delivery=delivery, options=alone))
-    command, environment = [COMMAND, "run", program, "--state", state], os.environ | {"CONDUIT_KILL_AT": point}
+    command: list[str | Path] = [COMMAND, "run", program, "--state", state]
+    environment = os.environ | {"CONDUIT_KILL_AT": point}
     start = partial(run_warm, command, env=environment, preloaded=DRIVER_MODULES)
     killed = await trio.to_thread.run_sync(start)
     shown = [row["n"] for row in stored(tmp_path / "out")]

@@ -39,8 +39,8 @@ def test_a_batch_too_large_for_java_stops_the_run_and_a_larger_one_takes_it(tmp_
     (tmp_path / "big.py").write_text(PIPELINE)
 
     def run(heap: str) -> "subprocess.CompletedProcess[str]":
-        command, environment = [COMMAND, "run", "big.py", "--state", "state"], os.environ | {"HEAP": heap}
-        return run_warm(command, cwd=tmp_path, env=environment, preloaded=DRIVER_MODULES)
+        command: list[str | Path] = [COMMAND, "run", "big.py", "--state", "state"]
+        return run_warm(command, cwd=tmp_path, env=os.environ | {"HEAP": heap}, preloaded=DRIVER_MODULES)
 
     small = run("200m")
     between = list(tmp_path.glob("lake/batch=*"))

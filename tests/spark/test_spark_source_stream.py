@@ -277,7 +277,7 @@ def test_every_row_comes_once_when_the_process_is_killed(tmp_path: Path) -> None
         path = numbers(tmp_path / "numbers", start, start + 300) / f"{start}.parquet"
         os.utime(path, (start + 1, start + 1))
     (tmp_path / "killed.py").write_text(KILLED)
-    command = [COMMAND, "run", "killed.py", "--state", tmp_path / "state"]
+    command: list[str | Path] = [COMMAND, "run", "killed.py", "--state", tmp_path / "state"]
 
     def run(kill_at: int) -> int:
         environment = os.environ | {"FOLDER": str(tmp_path), "KILL_AT": str(kill_at)}

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,15 @@ except Exception as error:
 
 
 def in_a_process(code: str, **environment: str) -> str:
-    """What a program prints, in a process of its own, where nothing of Spark has been touched yet."""
+    """What a program prints, in a process of its own, where no Spark has been started yet."""
     ran = run_warm([sys.executable, "-c", code], env=os.environ | environment, preloaded=DRIVER_MODULES)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def in_a_cold_process(code: str) -> str:
+    """What a program about imports prints, in a process that has imported nothing of Spark yet."""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -68,13 +76,14 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert in_a_process(code) == "Spark needs pyspark, not installed here: pip install 'conduit-dataflow[spark]'\n"
+    told = "Spark needs pyspark, not installed here: pip install 'conduit-dataflow[spark]'\n"
+    assert in_a_cold_process(code) == told
 
 
 def test_pyspark_is_imported_only_when_it_is_used() -> None:
     code = "import sys, conduit_connectors.spark; print('pyspark' in sys.modules)"
 
-    assert in_a_process(code) == "False\n"
+    assert in_a_cold_process(code) == "False\n"
 
 
 def test_a_master_that_does_not_answer_is_told_at_once() -> None:

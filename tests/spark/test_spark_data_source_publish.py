@@ -105,7 +105,7 @@ def test_a_row_that_is_refused_leaves_nothing_of_the_job(kind: str, bad: Any, tm
 CRASHING = """
 import sys, trio
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {places!r}
 from test_spark_data_source_publish import parcel, place
 from conduit_py.spark.datasource.publish import publish_batch
 folder = Path({folder!r})
@@ -120,10 +120,12 @@ def test_a_driver_that_is_killed_while_it_publishes_does_so_when_it_is_back(
 ) -> None:
     state = str(tmp_path / "state")
     trio.run(publish_batch, place(kind, tmp_path), "query", 0, state, [parcel(1, 2)])
-    script = CRASHING.format(tests=str(Path(__file__).parent), folder=str(tmp_path), kind=kind)
+    here = Path(__file__).parent
+    places = [str(here), str(here.with_name("support"))]
+    script = CRASHING.format(places=places, folder=str(tmp_path), kind=kind)
 
     ended = run_warm([sys.executable, "-c", script], env=os.environ | {"CONDUIT_KILL_AT": point})
-    assert ended.returncode == -signal.SIGKILL
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert shown(kind, tmp_path) == [1, 2]
     # Spark runs the batch again, and goes on.
     trio.run(publish_batch, place(kind, tmp_path), "query", 1, state, [parcel(3, 4)])

@@ -2,9 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 from typing import Any
+
+from warm_python import run_warm
+from warm_workers import DRIVER_MODULES
 
 LOOK = """
 import json, os, socket, struct, sys
@@ -40,7 +42,9 @@ shared.release()
 
 def look(master: str, **conf: str) -> dict[str, Any]:
     command = [sys.executable, "-c", LOOK, master, json.dumps(conf)]
-    ran = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=600)
+    # The Python of its workers is ours, without a word of the user.
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    ran = run_warm(command, env=environment, timeout=600, preloaded=DRIVER_MODULES)
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found

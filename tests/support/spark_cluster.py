@@ -39,11 +39,12 @@ class SparkCluster:
         self.folder = folder
         self._worker_options = ("--cores", str(cores), "--memory", memory)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._workers_started = 0
         folder.mkdir(parents=True, exist_ok=True)
         self._start("master", "master.Master", "--port", "0")
         self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
-        for number in range(1, workers + 1):
-            self.start_worker(f"worker-{number}")
+        for _ in range(workers):
+            self.start_worker()
 
     def __enter__(self) -> Self:
         return self
@@ -62,9 +63,10 @@ class SparkCluster:
         """The executors of all workers, of whatever application."""
         return [each for each in processes(*self.workers.values()) if _EXECUTOR in each.command]
 
-    def start_worker(self, name: str) -> None:
-        """Add a worker, whose name nobody else has."""
-        assert name not in self._processes
+    def start_worker(self) -> None:
+        """Add a worker, with a name that none had before."""
+        self._workers_started += 1
+        name = f"worker-{self._workers_started}"
         options = (*self._worker_options, "--work-dir", str(self.folder / name), self.url)
         self._start(name, "worker.Worker", *options)
 

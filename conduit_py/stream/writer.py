@@ -94,7 +94,8 @@ class Writer:
                     await (self._write_tapped(batch, self._write) if self._tap_point.taps else self._write(batch))
                 await self._flush()
             # The inbox has ended: nothing else would write and flush the last batches.
-            await self._write_in_parts(at_end=True)
+            if self._limit is not None:
+                await self._write_in_parts(self._limit, at_end=True)
         if not self._staged:
             await self._flush(at_end=True)
         if self._ack_reader is not None:
@@ -116,7 +117,8 @@ class Writer:
                         self._rest.deadline = min(self._rest.deadline, due_at, trio.current_time() + Pace.SECONDS_MAX)
                 with self._rest:
                     return await self._inbox.receive()
-                await self._write_in_parts()
+                if self._limit is not None:
+                    await self._write_in_parts(self._limit)
                 await self._flush()
         except trio.EndOfChannel:
             return None
@@ -166,20 +168,18 @@ class Writer:
             self._look = None
         if batch:
             self._limit.hold(batch)
-        await self._write_in_parts()
+        await self._write_in_parts(self._limit)
 
-    async def _write_in_parts(self, *, at_end: bool = False) -> None:
+    async def _write_in_parts(self, limit: WriteLimit, *, at_end: bool = False) -> None:
         """Write what is due of the messages that are held, each part as a batch of its own.
 
         What was written and voted on is not written again with the next part.
         """
-        if self._limit is None:
-            return
         # As in `_flush`: held messages may fill a window, and then nothing else would come.
         at_end = at_end or not all(each.credit for each in self._context.ledgers.values())
-        while (part := self._limit.next_part(everything=at_end)) is not None:
+        while (part := limit.next_part(everything=at_end)) is not None:
             with self._meter.waiting(WaitReason.WRITE):
-                await self._limit.wait(part)
+                await limit.wait(part)
             write = self._write_with_retries
             await (self._write_tapped(part, write) if self._tap_point.taps else write(part))
             # A slow limit must not hold back the votes on what is written.

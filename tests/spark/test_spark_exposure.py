@@ -191,7 +191,8 @@ def test_a_driver_of_a_cluster_shows_nothing(
     at = urlsplit(table)
     given = {
         "master": spark_options["master"],
-        "conf": {name: value for name, value in spark_options["conf"].items() if not name.startswith("spark.driver")},
+        "conf": {name: value for name, value in spark_options["conf"].items() if not name.startswith("spark.driver")}
+        | {"spark.network.crypto.enabled": "true"},
         "jdbc": f"jdbc:postgresql://{at.hostname}:{at.port}{at.path}?password={CANARY}-url",
         "options": {"user": str(at.username), "password": f"{CANARY}-password"},
     }
@@ -238,6 +239,14 @@ def test_a_shuffle_service_that_may_know_no_secret_is_left_alone() -> None:
 
     assert "spark.authenticate" not in conf
     assert "spark.network.crypto.enabled" not in conf
+
+
+def test_traffic_that_leaves_the_machine_is_encrypted() -> None:
+    given = {"spark.authenticate": "true"}
+
+    assert safe_conf("spark://host:7077", given)["spark.network.crypto.enabled"] == "true"
+    assert safe_conf("yarn", {})["spark.network.crypto.enabled"] == "true"
+    assert "spark.network.crypto.enabled" not in safe_conf("spark://127.0.0.1:7077", given)
 
 
 def test_a_driver_of_a_master_elsewhere_is_reachable() -> None:

@@ -79,7 +79,7 @@ _SHOWN_SECRET = re.compile(rf"-D\S*?(?:{SECRET_NAMES})\S*=", re.IGNORECASE)
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 
-def safe_conf(master: str, given: Mapping[str, str]) -> dict[str, str]:
+def safe_conf(master: str, given: dict[str, str]) -> dict[str, str]:
     """Return the settings that keep others out of Spark: those that the operator has not `given` himself.
 
     On this machine its ports are on loopback, and a peer must have a secret. YARN and Kubernetes give each application
@@ -94,13 +94,14 @@ def safe_conf(master: str, given: Mapping[str, str]) -> dict[str, str]:
     elif not master.startswith("spark://") and given.get("spark.shuffle.service.enabled") != "true":
         # A shuffle service of the nodes may not be set up for it, and would refuse everybody.
         conf[_AUTHENTICATE] = "true"
-    if not master.startswith("local") and (conf | given).get(_AUTHENTICATE) == "true":
+    # On one machine there is nothing that others could listen to, and it costs much.
+    if not _is_here(master) and (conf | given).get(_AUTHENTICATE) == "true":
         # A node that cannot encrypt is still authenticated: Spark falls back to SASL.
         conf[_ENCRYPT] = "true"
     return {name: value for name, value in conf.items() if name not in given}
 
 
-def exposures(master: str, given: Mapping[str, str]) -> list[str]:
+def exposures(master: str, given: dict[str, str]) -> list[str]:
     """Return a sentence for each thing with which these settings open Spark to others, with what to do about it."""
     known = site_conf() | given
     conf = safe_conf(master, known) | known
@@ -110,7 +111,7 @@ def exposures(master: str, given: Mapping[str, str]) -> list[str]:
             f"whoever reaches a port of Spark on {master} can run code there: set {_AUTHENTICATE} to true"
             + (", and spark.authenticate.secret to that of the cluster" if master.startswith("spark://") else "")
         )
-    elif not master.startswith("local") and conf.get(_ENCRYPT) != "true":
+    elif not _is_here(master) and conf.get(_ENCRYPT) != "true":
         found.append(f"records and settings go through the network in plain text: set {_ENCRYPT} to true")
     open_to = [f"{name}={conf[name]}" for name in (_HOST, _BIND) if not _is_loopback(conf.get(name, _LOOPBACK))]
     if open_to and master.startswith("local"):

@@ -20,8 +20,8 @@ from conduit_py.errors import EnvironmentUnfit
 
 spark = App(name="spark", help="Prepare what a cluster of Spark needs.", sort_key=20)
 
-ARCHIVES = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
-"""The archives that Spark unpacks, by how their names end, and how each is written."""
+ARCHIVES = (".tar.gz", ".tgz")
+"""How the names of archives end that Spark unpacks whole: of others, as .tar, it forgets which files are programs."""
 FOLDER = "environment"
 """The name under which executors find the unpacked archive."""
 _OURS = "conduit-dataflow"
@@ -39,9 +39,7 @@ def pack(
     *requirements: Annotated[
         str, Parameter(help="distributions to pack with all that they need, as pandas [default: the whole environment]")
     ],
-    out: Annotated[Path, Parameter(help="the archive: .tar.gz, .tgz or .tar", show_default=True)] = Path(
-        f"{FOLDER}.tar.gz"
-    ),
+    out: Annotated[Path, Parameter(help="the archive: .tar.gz or .tgz", show_default=True)] = Path(f"{FOLDER}.tar.gz"),
 ) -> int:
     """Pack the packages of this environment for executors, and print the settings with which they use them.
 
@@ -59,14 +57,13 @@ def pack(
 
 def write_archive(out: Path, packed: Iterable[Distribution]) -> None:
     """Write the archive whole or not at all: `packages/`, and `bin/python`, which runs Python with them."""
-    kind = next((mode for end, mode in ARCHIVES.items() if out.name.endswith(end)), None)
-    if kind is None:
+    if not out.name.endswith(ARCHIVES):
         raise EnvironmentUnfit(f"{out} is no archive that Spark unpacks", suggestion=f"end it in {', '.join(ARCHIVES)}")
     # Found before anything is written, so that an error leaves no file.
     files = {f"packages/{name}": path for each in packed for name, path in _files_of(each)}
     part = out.with_name(f".{out.name}.part")
     try:
-        with tarfile.open(part, kind) as archive:  # type: ignore[call-overload]
+        with tarfile.open(part, "w:gz", compresslevel=1) as archive:
             _add(archive, "bin/python", _launcher().encode(), 0o755)
             for name, path in sorted(files.items()):
                 _add(archive, name, path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644)

@@ -42,9 +42,9 @@ def pack(folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 def test_executors_run_with_the_packed_environment_only(tmp_path: Path, spark_options: dict[str, Any]) -> None:
-    code, said = pack(tmp_path, "msgspec", "--out", "environment.tar")
+    code, said = pack(tmp_path, "msgspec", "--out", "environment.tgz")
     assert code == 0, said
-    archive = tmp_path / "environment.tar"
+    archive = tmp_path / "environment.tgz"
     assert_complete(archive)
     assert f'"spark.archives": "{archive}#environment"' in said
     packed = {"spark.archives": f"{archive}#environment", "spark.pyspark.python": "./environment/bin/python"}
@@ -78,8 +78,8 @@ def assert_complete(path: Path) -> None:
     ("arguments", "message"),
     [
         (["no-such-thing"], "no-such-thing is not installed here"),
-        (["msgspec", "--out", "environment.rar"], "environment.rar is no archive that Spark unpacks"),
-        (["msgspec", "--out", "nowhere/environment.tar"], "nowhere/environment.tar cannot be written"),
+        (["msgspec", "--out", "environment.tar"], "environment.tar is no archive that Spark unpacks"),
+        (["msgspec", "--out", "nowhere/environment.tgz"], "nowhere/environment.tgz cannot be written"),
     ],
 )
 def test_what_cannot_be_packed_is_told(tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -293,6 +293,8 @@ app.command(server_commands.tap, sort_key=14)
 app.register_install_completion_command(help="Install completion of commands and options for your shell.")
 app.command(dashboards)
 app.command(journal)
+# By its name: most calls of the command need nothing of it.
+app.command("conduit_py.cli.spark_commands:spark", name="spark", sort_key=20)
 
 
 def main() -> None:

@@ -88,6 +88,14 @@ def test_check_says_what_it_runs_on(tmp_path: Path) -> None:
     assert (code, said.splitlines()[0]) == (0, "copy: ok, 1 source, 0 processors, 1 destination, on Spark (local[2])")
 
 
+def test_check_warns_of_settings_that_open_spark_to_others(tmp_path: Path) -> None:
+    code, said = run(tmp_path, command="check", engine='Spark(master="local[2]", conf={"spark.authenticate": "false"})')
+
+    assert code == 0
+    assert said.count("warning: ") == 1
+    assert "whoever reaches a port of Spark on local[2] can run code there: set spark.authenticate to true" in said
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [

@@ -15,7 +15,10 @@ from process_tree import Process, processes
 
 DEEP_STACK = "-Xss4m"
 """Without the later tiers of compilation, plans of Spark need a deeper stack."""
+PEER_CONF = {"spark.authenticate": "true", "spark.authenticate.secret": "the secret that all nodes of the tests share"}
+"""With which a driver may speak to the cluster."""
 SMALL_CONF = {
+    **PEER_CONF,
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
@@ -41,6 +44,10 @@ class SparkCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._workers_started = 0
         folder.mkdir(parents=True, exist_ok=True)
+        self._properties = folder / "daemon.properties"
+        # Not on the command lines of its processes, where every user of the machine could read it.
+        self._properties.touch(mode=0o600)
+        self._properties.write_text("".join(f"{name} {value}\n" for name, value in PEER_CONF.items()))
         self._start("master", "master.Master", "--port", "0")
         self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
         for _ in range(workers):
@@ -98,7 +105,7 @@ class SparkCluster:
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{program}"]
         with (self.folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--webui-port", "0", *options],
+                [*command, "--properties-file", self._properties, "--host", "127.0.0.1", "--webui-port", "0", *options],
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -214,25 +214,16 @@ def _check_plugin_name(_: Any, name: str) -> None:
 @app.command(sort_key=6)
 def new(
     kind: Annotated[Literal["connector", "processor", "singer"], Parameter(help="what to write")],
-    name: Annotated[
-        str,
-        Parameter(
-            help="its name in pipelines, such as my-shop; a tap, such as tap-github", validator=_check_plugin_name
-        ),
-    ],
+    name: Annotated[str, Parameter(help="my-shop, or the name of a tap", validator=_check_plugin_name)],
     /,
     *,
-    folder: Annotated[
-        Path | None, Parameter(help="folder to write it to [default: conduit-NAME; pipelines for a tap]")
-    ] = None,
+    folder: Annotated[Path | None, Parameter(help="folder [default: conduit-NAME; pipelines for a tap]")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Write a package with a connector or processor of your own, whose tests pass, or a pipeline with a Singer tap."""
-    from conduit_py.cli.templates import new_plugin, new_tap
+    from conduit_py.cli.templates import new_plugin
 
-    if kind == "singer":
-        return new_tap(name, folder or Path("pipelines"), as_json=json)
     return new_plugin(kind, name, folder, as_json=json)
 
 

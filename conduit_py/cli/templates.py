@@ -201,8 +201,12 @@ _SCAFFOLD_ALWAYS = {
 }
 
 
-def new_plugin(kind: Literal["connector", "processor"], name: str, folder: Path | None, *, as_json: bool) -> ExitCode:
+def new_plugin(
+    kind: Literal["connector", "processor", "singer"], name: str, folder: Path | None, *, as_json: bool
+) -> ExitCode:
     """Write a package with a plugin, whose tests pass. A file that exists already keeps all from being written."""
+    if kind == "singer":
+        return _new_tap(name, folder or Path("pipelines"), as_json=as_json)
     package = f"conduit_{name.replace('-', '_')}"
     folder = folder or Path(f"conduit-{name}")
     texts = {}
@@ -224,7 +228,7 @@ def new_plugin(kind: Literal["connector", "processor"], name: str, folder: Path 
     return ExitCode.OK
 
 
-def new_tap(tap: str, folder: Path, *, as_json: bool) -> ExitCode:
+def _new_tap(tap: str, folder: Path, *, as_json: bool) -> ExitCode:
     """Write a pipeline that reads a Singer tap."""
     file = folder / f"{tap.replace('-', '_')}.py"
     with print_error_as_json(as_json=as_json):

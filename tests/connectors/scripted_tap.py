@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
         if name in ("--config", "--catalog", "--state")}  # fmt: skip
     config = given["--config"]
     if "--discover" in arguments:
-        streams = [
+        streams: list[dict[str, Any]] = [
             {"tap_stream_id": name, "stream": name, "schema": {}, "metadata": [{"breadcrumb": [], "metadata": {}}]}
             for name in ("orders", "people")
         ]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conduit_connectors import singer
@@ -52,7 +52,7 @@ def read_all(source: singer.Source, limit: int = 1000) -> list[Reading]:
     readings: list[Reading] = []
     while sum(len(each.records) for each in readings) < limit:
         try:
-            readings.append(source.read(limit))
+            readings.append(cast("Reading", source.read(limit)))
         except NothingYet:
             continue
         except EndOfSource:

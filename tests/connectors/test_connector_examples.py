@@ -6,7 +6,9 @@ The examples of Spark run in `tests/spark/test_spark_examples.py`.
 import gzip
 import json
 import sqlite3
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -214,6 +216,16 @@ async def test_mysql(mariadb: str, folder: Path) -> None:
         return bool(tables) and run_on_mariadb(mariadb, "SELECT * FROM orders_copy") == [("1", "3")]
 
     await run_until(pipeline, has_arrived, state=folder / "state")
+
+
+async def test_singer(folder: Path) -> None:
+    (folder / "rows.json").write_text(json.dumps(ORDERS))
+    tap = [sys.executable, str(Path(__file__).parent / "scripted_tap.py")]
+    [pipeline] = load_example("singer", folder, {'["uvx", "--from", "tap-shop", "tap-shop"]': repr(tap)})
+    await run_to_end(pipeline, folder)
+
+    with closing(sqlite3.connect(folder / "shop.db")) as database:
+        assert database.execute("SELECT id, total FROM orders").fetchall() == [(1, 3), (2, 4)]
 
 
 @pytest.mark.parametrize(

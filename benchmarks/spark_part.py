@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from spark_cluster import SparkCluster
+from spark_cluster import PEER_CONF, SparkCluster
 
 from benchmarks import spark_ends, spark_engine, spark_growth, spark_job, spark_latency
 from benchmarks.spark_measure import Line, Meter, Used, absolute, digest, in_own_process, ratio, report, rounds
@@ -98,6 +98,7 @@ PARTS: dict[str, Callable[[Path, int, int], list[Line]]] = {
 }
 
 CLUSTER_CONF = {
+    **PEER_CONF,
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.memory": "640m",

@@ -1,6 +1,7 @@
 """Batch: the messages that cross a channel together, and their identities, which never change."""
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -75,12 +76,18 @@ class Span(msgspec.Struct, eq=False):
     schemas: Mapping[str, CollectionSchema] = {}
     """By collection, the schema that its source announced last."""
     fate_handlers: dict[int, list[tuple[MessageId, FateHandler]]] = {}
+    parts: "Sequence[Span]" = ()
+    """The spans that were joined into this one for a `write`, in order. Only they are in the ledger."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def position(self, sequence: int) -> bytes:
         return self.positions[sequence - self.first]
+
+    def part(self, sequence: int) -> "Span":
+        """Return the span that the ledger has for this message."""
+        return self.parts[bisect_right(self.parts, sequence, key=lambda part: part.first) - 1] if self.parts else self
 
 
 class Batch:
@@ -261,13 +268,9 @@ class Batch:
         return self._of(values, take(self.sequences, indices), pieces, columns, kind)
 
     def _of(
-        self,
-        values: list[Any] | TableRows,
-        sequences: Sequence[int],
-        pieces: Sequence[Piece] | None,
-        columns: Columns | None,
-        kind: type | None,
-    ) -> "Batch":
+        self, values: list[Any] | TableRows, sequences: Sequence[int], pieces: Sequence[Piece] | None,
+        columns: Columns | None, kind: type | None,
+    ) -> "Batch":  # fmt: skip
         if self._payloads is None:
             assert isinstance(values, list), "records"
             return Batch(self.span, values, sequences, pieces)
@@ -282,8 +285,8 @@ class Batch:
         """
         # I10: nothing but the pipeline and the input goes into the key, or a restart would change it.
         position = self.span.position(self.sequences[index])
-        home, name = self.owner
-        return delivery_key([home.encode(), name.encode(), position, ".".join(map(str, self.piece(index))).encode()])
+        names = [name.encode() for name in self.owner]
+        return delivery_key([*names, position, ".".join(map(str, self.piece(index))).encode()])
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -315,7 +318,7 @@ class Batch:
         A piece of a split record is settled when its whole record is.
         """
         message = self.id(index)
-        self.span.fate_handlers.setdefault(message.sequence, []).append((message, handler))
+        self.span.part(message.sequence).fate_handlers.setdefault(message.sequence, []).append((message, handler))
 
 
 @dataclass(frozen=True, slots=True)

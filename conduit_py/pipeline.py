@@ -98,16 +98,20 @@ class Destination:
         retry: Retry | None = None,
         batch_size: int | None = None,
         batch_bytes: int | None = None,
+        batch_seconds: float | None = None,
         rate: RateLimit | None = None,
         when: Condition | None = None,
         after: After = None,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
-        given = dict(id=id, retry=retry, batch_size=batch_size, batch_bytes=batch_bytes, rate=rate, when=when)
+        given = dict(
+            id=id, retry=retry, batch_size=batch_size, batch_bytes=batch_bytes, batch_seconds=batch_seconds, rate=rate,
+            when=when,
+        )  # fmt: skip
         checked, problems = check_options(DestinationSettings, given, self.place)
-        valid = checked is not None
-        self.batch_size, self.batch_bytes, self.rate = (batch_size, batch_bytes, rate) if valid else (None, None, None)
+        limits = (batch_size, batch_bytes, batch_seconds, rate) if checked is not None else (None, None, None, None)
+        self.batch_size, self.batch_bytes, self.batch_seconds, self.rate = limits
         self.retry = retry or Retry(attempts=1)
         self.when = when
         self.after = _ids(after)

@@ -38,11 +38,16 @@ class RateLimit(Options):
     bytes_per_second: float | None = Field(
         default=None, gt=0, description="about the most bytes in a second, estimated from some of the records"
     )
+    burst: int | None = Field(
+        default=None, ge=1, description="the most records at once after a pause; by default those of a second"
+    )
 
     @model_validator(mode="after")
     def _limits_something(self) -> "RateLimit":
         if self.records_per_second is None and self.bytes_per_second is None:
             raise ValueError("records_per_second or bytes_per_second must be given")
+        if self.burst is not None and self.records_per_second is None:
+            raise ValueError("burst needs records_per_second")
         return self
 
 
@@ -82,6 +87,9 @@ class DestinationSettings(Options):
     id: NodeId
     batch_size: int | None = Field(default=None, ge=1, description="the most records of one `write`")
     batch_bytes: int | None = Field(default=None, ge=1, description="about the most bytes of one `write`")
+    batch_seconds: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="how long records wait for others, until a batch is full"
+    )
     rate: RateLimit | None = None
     retry: Retry | None = None
     when: When | None = None

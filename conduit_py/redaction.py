@@ -187,10 +187,11 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-_SECRET_NAMES = "secret|passw(?:or)?d|token|access.?key|api.?key|authorization"
-_SECRET_NAME = re.compile(_SECRET_NAMES, re.IGNORECASE)
+SECRET_NAMES = r"secret|passw(?:or)?d|passphrase|token|(?:access|account|api|shared).?key|[.]sas[.]|authorization"
+"""What the name of a setting has in it if its value is a secret, as a regular expression of Python and of Java."""
+_SECRET_NAME = re.compile(SECRET_NAMES, re.IGNORECASE)
 _SETTINGS = re.compile(r"\s*[A-Za-z_.]+\s*=")
-_SETTING = re.compile(rf"[\w.-]*(?:{_SECRET_NAMES})[\w.-]*\s*=\s*('[^']*'|[^\s&;,'\"]+)", re.IGNORECASE)
+_SETTING = re.compile(rf"[\w.-]*(?:{SECRET_NAMES})[\w.-]*\s*=\s*('[^']*'|[^\s&;,'\"]+)", re.IGNORECASE)
 _AFTER_SCHEME = re.compile(r"://([^\s'\"<>]+)")
 _DELIMITERS = re.compile(r"[@/:?#\[\]&;=,\s]+")
 _PORT = re.compile(r"\d{1,5}(?:[/?#,]|$)")

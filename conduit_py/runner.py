@@ -6,6 +6,7 @@ What keeps a pipeline from starting is raised. How it ended, errors included, is
 import asyncio
 import logging
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
@@ -79,6 +80,18 @@ def require_engine(pipeline: Pipeline) -> None:
     except ImportError as error:
         raise EnvironmentUnfit(str(error), suggestion="pip install 'conduit-dataflow[spark]'") from error
     require_spark()
+
+
+def engine_warnings(pipeline: Pipeline) -> list[str]:
+    """Return what the settings of Spark in this pipeline open to others, a sentence each. After `require_engine`."""
+    # Without the module there is no connector that uses Spark.
+    if pipeline.spark is None and "conduit_py.spark.session.options" not in sys.modules:
+        return []
+    from conduit_py.spark.engine.supervisor import options_of
+    from conduit_py.spark.session.java import exposures
+
+    options = options_of(pipeline)
+    return exposures(options.master, options.conf)
 
 
 class RunningPipeline:

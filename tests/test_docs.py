@@ -3,12 +3,11 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from warm_python import COMMAND, run_warm
+from warm_python import COMMAND, run_bash, run_warm
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -49,10 +48,7 @@ def _words_of(line: str) -> list[str]:
 
 def _run(command: list[str], folder: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    if command[0] == "bash":
-        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    else:
-        ran = run_warm(command, cwd=folder, env=environment)
+    ran = run_bash(command[-1], cwd=folder) if command[0] == "bash" else run_warm(command, cwd=folder, env=environment)
     assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}{ran.stderr}"
 
 

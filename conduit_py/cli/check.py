@@ -21,7 +21,7 @@ from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import EngineName, choose_engine
 from conduit_py.redaction import redact
-from conduit_py.runner import require_engine
+from conduit_py.runner import engine_warnings, require_engine
 from conduit_py.sdk import SplittableSource
 from conduit_py.sdk.plugin import Connector, at
 from conduit_py.sdk.registry import connector_label
@@ -38,6 +38,7 @@ def check(file: Path, *, pipeline: str | None, as_json: bool, connect_seconds: f
     try:
         graphs = load_graphs(file, pipeline, warnings)
         require_engines(graph.pipeline for graph in graphs)
+        warnings += _warn_about_engines(graph.pipeline for graph in graphs)
     except ConduitError as error:
         if as_json:
             found = {"pipelines": [], **error_fields(error), "warnings": _warning_fields(warnings)}
@@ -154,6 +155,17 @@ def require_engines(pipelines: Iterable[Pipeline]) -> None:
     """Return if this machine has what the engines of these pipelines need, else raise EnvironmentUnfit."""
     for pipeline in pipelines:
         require_engine(pipeline)
+
+
+def _warn_about_engines(pipelines: Iterable[Pipeline]) -> list[LoadWarning]:
+    """Print a warning for each setting of an engine that opens it to others, and return them."""
+    warnings = [
+        LoadWarning(pipeline.id, warning, None, *(pipeline.place or (None, None)))
+        for pipeline in pipelines
+        for warning in engine_warnings(pipeline)
+    ]
+    print_warnings(warnings)
+    return warnings
 
 
 def _choose_pipelines(file: Path, pipeline: str | None, warnings: list[LoadWarning]) -> list[LoadedPipeline]:

@@ -213,15 +213,15 @@ def _check_plugin_name(_: Any, name: str) -> None:
 
 @app.command(sort_key=6)
 def new(
-    kind: Annotated[Literal["connector", "processor"], Parameter(help="what to write")],
-    name: Annotated[str, Parameter(help="its name in pipelines, such as my-shop", validator=_check_plugin_name)],
+    kind: Annotated[Literal["connector", "processor", "singer"], Parameter(help="what to write")],
+    name: Annotated[str, Parameter(help="my-shop, or the name of a tap", validator=_check_plugin_name)],
     /,
     *,
-    folder: Annotated[Path | None, Parameter(help="folder to write it to [default: conduit-NAME]")] = None,
+    folder: Annotated[Path | None, Parameter(help="folder [default: conduit-NAME; pipelines for a tap]")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Write a package with a connector or processor of your own, whose tests pass."""
+    """Write a package with a connector or processor of your own, whose tests pass, or a pipeline with a Singer tap."""
     from conduit_py.cli.templates import new_plugin
 
     return new_plugin(kind, name, folder, as_json=json)
@@ -293,6 +293,8 @@ app.command(server_commands.tap, sort_key=14)
 app.register_install_completion_command(help="Install completion of commands and options for your shell.")
 app.command(dashboards)
 app.command(journal)
+# By its name: most calls of the command need nothing of it.
+app.command("conduit_py.cli.spark_commands:spark", name="spark", sort_key=20)
 
 
 def main() -> None:

@@ -142,6 +142,33 @@ tokens
 """
 
 
+TAP = '''\
+"""Rows of @@tap@@ in a database, a table for each of its streams. `conduit-py check --connect` asks the tap."""
+
+from conduit_connectors import singer, sqlite
+from conduit_py import DeadLetters, Pipeline
+
+@@name@@ = Pipeline(
+    "@@tap@@",
+    sources={
+        "tap": singer.Source(
+            # The tap runs in an environment of its own, which uv makes. Without uv: the path of its command.
+            command=["uvx", "--from", "@@tap@@", "@@tap@@"],
+            # What the page of the tap says. Its passwords and tokens belong into secret_config.
+            config={},
+            secret_config={},
+            # Patterns of streams. Some taps need metadata={"*": {"replication-method": "FULL_TABLE"}} too.
+            select=["*"],
+        )
+    },
+    # A row with the key of an earlier one replaces it.
+    destinations={"rows": sqlite.Destination(path="@@tap@@.db", mode="upsert")},
+    dead_letters=DeadLetters.keep(),
+    delivery="exactly_once",
+)
+'''
+
+
 def init(folder: Path, *, yaml: bool, as_json: bool) -> ExitCode:
     """Write the project. A file that exists already keeps everything from being written."""
     name = "orders.yaml" if yaml else "orders.py"
@@ -174,8 +201,12 @@ _SCAFFOLD_ALWAYS = {
 }
 
 
-def new_plugin(kind: Literal["connector", "processor"], name: str, folder: Path | None, *, as_json: bool) -> ExitCode:
+def new_plugin(
+    kind: Literal["connector", "processor", "singer"], name: str, folder: Path | None, *, as_json: bool
+) -> ExitCode:
     """Write a package with a plugin, whose tests pass. A file that exists already keeps all from being written."""
+    if kind == "singer":
+        return _new_tap(name, folder or Path("pipelines"), as_json=as_json)
     package = f"conduit_{name.replace('-', '_')}"
     folder = folder or Path(f"conduit-{name}")
     texts = {}
@@ -194,6 +225,20 @@ def new_plugin(kind: Literal["connector", "processor"], name: str, folder: Path 
     for file in texts:
         put(f"wrote {folder / file}")
     put(f"next: cd {folder} && pip install -e '.[test]' && pytest")
+    return ExitCode.OK
+
+
+def _new_tap(tap: str, folder: Path, *, as_json: bool) -> ExitCode:
+    """Write a pipeline that reads a Singer tap."""
+    file = folder / f"{tap.replace('-', '_')}.py"
+    with print_error_as_json(as_json=as_json):
+        _refuse_to_overwrite([file])
+        _write_project_file(file, TAP.replace("@@tap@@", tap).replace("@@name@@", tap.replace("-", "_")))
+    if as_json:
+        put_json({"folder": str(folder), "files": [file.name]})
+        return ExitCode.OK
+    put(f"wrote {file}")
+    put(f"next: write the config of the tap there, then conduit-py check --connect {file} && conduit-py run {file}")
     return ExitCode.OK
 
 

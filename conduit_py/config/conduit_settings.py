@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from conduit_py.config.translation import Setting, Translation, adopt_options
+from conduit_py.pipeline_settings import RateLimit
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.registry import Kind
 from conduit_py.sdk.template import Template, TemplateInvalid
@@ -67,25 +68,25 @@ def _take_sdk_settings(kind: Kind, translation: Translation) -> None:
 
 
 def _source_batches(translation: Translation) -> None:
-    size = translation.take_number("sdk.batch.size", whole=True)
-    if size:
-        translation.batch_size = int(size)
+    if size := translation.take_number("sdk.batch.size", whole=True):
+        translation.limits["batch_size"] = int(size)
     if translation.take_seconds("sdk.batch.delay"):
         translation.warn("sdk.batch.delay", "has no effect: a batch is sent as soon as it has a record")
 
 
 def _destination_batches(translation: Translation) -> None:
-    if translation.take_number("sdk.batch.size", whole=True):
-        translation.warn("sdk.batch.size", "has no effect: the size of batches follows the load")
-    if translation.take_seconds("sdk.batch.delay"):
-        translation.warn("sdk.batch.delay", "has no effect: a record is written as soon as it arrives")
+    if size := translation.take_number("sdk.batch.size", whole=True):
+        translation.limits["batch_size"] = int(size)
+    if seconds := translation.take_seconds("sdk.batch.delay"):
+        translation.limits["batch_seconds"] = seconds
 
 
 def _rate(translation: Translation) -> None:
-    if translation.take_number("sdk.rate.perSecond"):
-        what = "has no effect: records are written as fast as the destination takes them"
-        translation.warn("sdk.rate.perSecond", what, "limit the rate of the source instead, if it has such a setting")
-    translation.take_number("sdk.rate.burst", whole=True)
+    rate, burst = translation.take_number("sdk.rate.perSecond"), translation.take_number("sdk.rate.burst", whole=True)
+    if rate:
+        translation.limits["rate"] = RateLimit(records_per_second=rate, burst=int(burst) if burst else None)
+    elif burst:
+        translation.warn("sdk.rate.burst", "has no effect without sdk.rate.perSecond")
 
 
 def _format(translation: Translation) -> None:

@@ -46,7 +46,8 @@ class Translation:
         self.known: list[str] = []
         """The settings that Conduit has for this plugin, for suggestions."""
         self.options: dict[str, Any] = {}
-        self.batch_size: int | None = None
+        self.limits: dict[str, Any] = {}
+        """The settings of the node that Conduit has among those of the plugin, by name."""
         self.line: Template | None = None
         """The template that a destination writes for each record instead of the record."""
         self.structured = False

@@ -4,6 +4,7 @@ Their plugins are found by the name in a section, and made with its settings.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -15,10 +16,10 @@ from conduit_py.defaults import ID_PATTERN, NODE_ID_LENGTH_MAX, WORKERS_MAX
 from conduit_py.errors import EnvironmentUnfit, RecordRefused
 from conduit_py.graph.compile import taken_id
 from conduit_py.pipeline import DeadLetters, Destination, Processor, Source
-from conduit_py.pipeline_settings import Delivery, SourceSettings
+from conduit_py.pipeline_settings import Delivery, DestinationSettings, RateLimit, SourceSettings
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
-from conduit_py.sdk.plugin import Place, Plugin, did_you_mean
+from conduit_py.sdk.plugin import Options, Place, Plugin, check_options, did_you_mean
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.sdk.template import Template, TemplateCondition, TemplateInvalid
 
@@ -124,8 +125,13 @@ _CLASSES: Final[dict[registry.Kind, type[Any]]] = {
 }
 
 
-SOURCE_KEYS: Final = ["atomic", "schedule", "timezone"]
-CONNECTOR_KEYS: Final = ["id", "type", "plugin", "name", "settings", "processors", *SOURCE_KEYS]
+LIMIT_KEYS: Final = {"source": ["batch-size", "window"], "destination": ["batch-size", "batch-bytes", "batch-seconds"]}
+SOURCE_KEYS: Final = ["atomic", "schedule", "timezone", "window"]
+CONNECTOR_KEYS: Final = [
+    *("id", "type", "plugin", "name", "settings", "processors", "rate"),
+    *dict.fromkeys([*SOURCE_KEYS, *LIMIT_KEYS["destination"]]),
+]
+RATE_KEYS: Final = [name.replace("_", "-") for name in RateLimit.model_fields]
 PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "type"]
 QUEUE_KEYS: Final = ["plugin", "settings", "window-size", "window-nack-threshold"]
 NAME_LENGTH_MAX: Final = 256
@@ -163,11 +169,12 @@ class Connectors:
         self.kinds |= {kind} if kind else {"source", "destination"}
         plugin = read_plugin(section, kind) if kind else None
         processors = read_processors(section, self._version)
-        own = {"atomic": section.flag("atomic"), "schedule": section.text("schedule")}
-        own["timezone"] = section.text("timezone")
-        for key in SOURCE_KEYS if kind == "destination" else ():
-            if own[key]:
-                section.problem(key, "is a setting of sources")
+        own = {"atomic": section.flag("atomic"), "schedule": section.text("schedule")} if kind == "source" else {}
+        own |= {"timezone": section.text("timezone")} if kind == "source" else {}
+        own |= _read_limits(section, kind) if kind else {}
+        for key in {"source": ("batch-bytes", "batch-seconds"), "destination": SOURCE_KEYS}.get(kind or "", ()):
+            if section.has(key):
+                section.problem(key, f"is a setting of {'sources' if kind == 'destination' else 'destinations'}")
         return _ReadConnector(id, kind, plugin, processors, own) if kind and plugin else None
 
     def _add(self, read: "_ReadConnector") -> None:
@@ -176,12 +183,12 @@ class Connectors:
         if connector is None or read.id is None:
             return
         if isinstance(connector, sdk.SourceConnector):
-            size = translation.batch_size or _DEFAULT_BATCH_SIZE
-            source = Source(read.id, connector, processors=read.processors, batch_size=size, **read.own)
+            source = Source(read.id, connector, processors=read.processors, **{**translation.limits, **read.own})
             self.sources.append(set_place(source, section))
         elif isinstance(connector, sdk.DestinationConnector):
             lines = [set_place(line_processor(translation.line), section)] if translation.line is not None else []
-            destination = Destination(read.id, connector, processors=[*read.processors, *lines])
+            limits = {**translation.limits, **read.own}
+            destination = Destination(read.id, connector, processors=[*read.processors, *lines], **limits)
             self.destinations.append(set_place(destination, section))
 
 
@@ -191,10 +198,28 @@ class _ReadConnector(NamedTuple):
     plugin: ReadPlugin
     processors: list[Processor]
     own: dict[str, Any]
-    """The settings of a source, by name."""
+    """Its settings as a node, by name."""
 
 
-_DEFAULT_BATCH_SIZE: Final[int] = SourceSettings.model_fields["batch_size"].default
+def _read_limits(section: Section, kind: registry.Kind) -> dict[str, Any]:
+    """How much a node reads or writes at once and in a second; only what is given and right."""
+    texts = {key: section.text(key) for key in LIMIT_KEYS[kind]}
+    given = {key.replace("-", "_"): text for key, text in texts.items() if text is not None}
+    model: type[Options] = SourceSettings if kind == "source" else DestinationSettings
+    limits = _check(section, model, {"id": "any", **given}, given)
+    if (inner := section.section("rate", RATE_KEYS)) is not None:
+        texts = {key.replace("-", "_"): inner.text(key) for key in RATE_KEYS}
+        rate = _check(inner, RateLimit, {key: text for key, text in texts.items() if text is not None}, texts)
+        limits |= {"rate": RateLimit(**rate)} if rate else {}
+    return limits
+
+
+def _check(section: Section, model: type[Options], values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the checked values of these names; nothing if there are problems, which are reported."""
+    checked, problems = check_options(model, values, None)
+    for problem in problems:
+        section.problem(problem.path.replace("_", "-"), problem.message.replace("s_per_s", "s-per-s"))
+    return {} if checked is None else {name: getattr(checked, name) for name in names}
 
 
 def _kind(section: Section) -> registry.Kind | None:
@@ -304,6 +329,9 @@ def _queue(section: Section) -> sdk.DestinationConnector[Any] | Literal["journal
         return None
     if read.translation.line is not None:
         read.translation.problem("sdk.record.format", "dead letters are written as whole records", "leave it out")
+    for name in read.translation.settings if read.translation.limits else ():
+        if name.startswith(("sdk.batch.", "sdk.rate.")):
+            read.translation.warn(name, "has no effect: dead letters are written as they come")
     plugin = read.make()
     return plugin if isinstance(plugin, sdk.DestinationConnector) else None
 

@@ -110,14 +110,16 @@ def _claim_problems(pipeline: Pipeline) -> Iterator[Problem]:
 def _destination_problems(destination: Destination) -> Iterator[Problem]:
     path, connector = f"destinations.{destination.id}", destination.connector
     if connector.guarantee is WriteGuarantee.AT_LEAST_ONCE:
-        what = (
-            f"{connector_label(connector)} would write records again after a crash, which exactly_once does not allow"
-        )
+        label = connector_label(connector)
+        what = f"{label} would write records again after a crash, which exactly_once does not allow"
         yield _problem(destination, path, what, _ALLOWED)
     # Writing a part of a transaction again would stage it twice.
     elif connector.guarantee is not WriteGuarantee.IDEMPOTENT and destination.retry.attempts > 1:
         what = "a write that fails ends the transaction, which is retried as a whole"
         yield _problem(destination, f"{path}.retry", what, "remove it; recovery=Recovery(…) of the pipeline retries")
+    if destination.batch_seconds:
+        hint = "remove it; transaction=TransactionLimits(min_seconds=…) of the pipeline makes writes larger"
+        yield _problem(destination, f"{path}.batch_seconds", "a transaction would wait for records that wait", hint)
 
 
 def _dead_letter_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -338,7 +340,7 @@ def spark_problems(pipeline: Pipeline) -> Iterator[Problem]:
         if source.settings.rate is not None:
             yield _unlimited(source, f"sources.{source.id}.rate")
     for destination in pipeline.destinations:
-        for name in ("rate", "batch_size", "batch_bytes"):
+        for name in ("rate", "batch_size", "batch_bytes", "batch_seconds"):
             if getattr(destination, name) is not None:
                 yield _unlimited(destination, f"destinations.{destination.id}.{name}")
 

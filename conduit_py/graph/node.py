@@ -1,6 +1,7 @@
 """Node and Graph: a checked pipeline as a directed graph."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import networkx as nx
@@ -65,9 +66,17 @@ class Graph:
         Every destination has one vote on every message that can reach it. A node that filters or refuses a
         message casts the votes of all destinations behind it.
         """
+        return self._votes[node]
+
+    @cached_property
+    def _votes(self) -> dict[str, int]:
+        votes = {each.id: 1 << bit for bit, each in enumerate(self.destinations)}
         # A destination missing here would have no vote, and a message would count as done before it was written there.
-        reachable = nx.descendants(self.digraph, node) | {node}
-        return sum(1 << bit for bit, each in enumerate(self.destinations) if each.id in reachable)
+        for node in reversed(list(nx.topological_sort(self.digraph))):
+            for following in self.digraph.successors(node):
+                votes[node] = votes.get(node, 0) | votes[following]
+            votes.setdefault(node, 0)
+        return votes
 
 
 def stateful_processors(graph: Graph) -> list[str]:

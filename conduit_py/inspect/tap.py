@@ -239,6 +239,11 @@ class Look:
         """Report the batch as written, except for messages that were filtered or refused before."""
         self._give(lambda _, seen: self._ended.get(seen.batch.id(seen.index), _Outcome("written")))
 
+    def on_hold(self) -> None:
+        """Report the messages that were filtered or refused. The others are sampled again when they are written."""
+        self._seen = [each for each in self._seen if each[1].batch.id(each[1].index) in self._ended]
+        self.on_write()
+
     def on_failure(self, error: Exception) -> None:
         """Report that the node failed, which ends the run."""
         self._give(

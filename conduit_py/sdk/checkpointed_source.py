@@ -11,7 +11,7 @@ import msgspec
 
 from conduit_py import metadata
 from conduit_py.positions import foreign_position
-from conduit_py.record import Record
+from conduit_py.record import CollectionSchema, Record
 from conduit_py.sdk.plugin import OptionsT
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
 
@@ -34,8 +34,8 @@ class UnreadableRecord(msgspec.Struct, frozen=True):
     reason: str
 
 
-Fetched: TypeAlias = Sequence[Record | UnreadableRecord | SourceCheckpoint]
-"""Records and checkpoints, in order. Records have no position yet."""
+Fetched: TypeAlias = Sequence[Record | UnreadableRecord | SourceCheckpoint | CollectionSchema]
+"""Records and checkpoints, in order, and schemas, each before the first of its records. No record has a position."""
 
 
 class CheckpointedSource(SourceConnector[OptionsT]):
@@ -56,14 +56,15 @@ class CheckpointedSource(SourceConnector[OptionsT]):
     content then. Of more than 50 records given again, the older ones are repeated.
     """
 
+    # Names with two underscores: a subclass that has a `_count` of its own must not change ours.
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # The runtime asks whether a method is async before it calls it.
         if inspect.iscoroutinefunction(cls.fetch):
             if cls.open is CheckpointedSource.open:
-                cls.open = cls._open_async  # type: ignore[method-assign]
+                cls.open = cls.__open_async  # type: ignore[method-assign]
             if cls.read is CheckpointedSource.read:
-                cls.read = cls._read_async  # type: ignore[method-assign]
+                cls.read = cls.__read_async  # type: ignore[method-assign]
 
     @abstractmethod
     def resume(self, checkpoint: Any) -> Awaitable[None] | None:
@@ -74,7 +75,7 @@ class CheckpointedSource(SourceConnector[OptionsT]):
 
     @abstractmethod
     def fetch(self, n: int) -> Awaitable[Fetched] | Fetched:
-        """Wait for records and checkpoints and return them in order, at most `n` records.
+        """Wait for records, checkpoints and schemas and return them in order, at most `n` records.
 
         Raise EndOfSource when there will never be more, NothingYet when there is none now. A `fetch` that is cancelled
         (async) or ended by `stop` must not lose a record for the next one.
@@ -87,129 +88,145 @@ class CheckpointedSource(SourceConnector[OptionsT]):
         return _ENCODER.encode(content)
 
     def open(self, position: bytes | None) -> Awaitable[None] | None:
-        self.resume(self._restore(position))
+        self.resume(self.__restore(position))
         return None
 
     def read(self, n: int) -> Awaitable[Reading] | Reading:
-        while (reading := self._take(n)) is None:
+        while (reading := self.__take(n)) is None:
             try:
                 fetched: Any = self.fetch(n)
             except (EndOfSource, NothingYet):
-                if not self._came or not self._delivered:
+                if not self.__came or not self.__delivered:
                     raise
                 fetched = None
-            if fetched is None or not self._add(fetched):
-                self.resume(self._give_all_again())
+            if fetched is None or not self.__add(fetched):
+                self.resume(self.__give_all_again())
         return reading
 
-    async def _open_async(self, position: bytes | None) -> None:
-        await self.resume(self._restore(position))  # type: ignore[misc]
+    async def __open_async(self, position: bytes | None) -> None:
+        await self.resume(self.__restore(position))  # type: ignore[misc]
 
-    async def _read_async(self, n: int) -> Reading:
-        while (reading := self._take(n)) is None:
+    async def __read_async(self, n: int) -> Reading:
+        while (reading := self.__take(n)) is None:
             try:
                 fetched: Fetched | None = await self.fetch(n)  # type: ignore[misc]
             except (EndOfSource, NothingYet):
-                if not self._came or not self._delivered:
+                if not self.__came or not self.__delivered:
                     raise
                 fetched = None
-            if fetched is None or not self._add(fetched):
-                await self.resume(self._give_all_again())  # type: ignore[misc]
+            if fetched is None or not self.__add(fetched):
+                await self.resume(self.__give_all_again())  # type: ignore[misc]
         return reading
 
     def check_position(self, position: bytes) -> None:
         _decode(position)
 
-    def _restore(self, position: bytes | None) -> Any:
-        self._start = _Position(None) if position is None else _decode(position)
-        self._delivered = self._start.count
+    def __restore(self, position: bytes | None) -> Any:
+        self.__start = _Position(None) if position is None else _decode(position)
+        self.__delivered = self.__start.count
         """How many of the next records were delivered before the restart."""
-        return self._rewind()
+        return self.__rewind()
 
-    def _give_all_again(self) -> Any:
+    def __give_all_again(self) -> Any:
         """Return the checkpoint to resume from, if what was delivered does not come again as it was.
 
         That is so for fewer records too: those that came must not wait for more, which may come much later.
         """
-        self._delivered = 0
-        return self._rewind()
+        self.__delivered = 0
+        return self.__rewind()
 
-    def _rewind(self) -> Any:
-        recent = self._start.recent
-        self._recent = deque(recent, maxlen=RECENT_MAX)
+    def __rewind(self) -> Any:
+        recent = self.__start.recent
+        self.__recent = deque(recent, maxlen=RECENT_MAX)
         """Hashes of the last records, in order."""
-        self._known = Counter(recent)
+        self.__known = Counter(recent)
         """Hashes of records before the checkpoint that may be given again."""
-        self._delivered_hash, self._came = "", False
-        self._ready: deque[Record | bytes] = deque()
+        self.__delivered_hash, self.__came = "", False
+        self.__ready: deque[Record | CollectionSchema | bytes] = deque()
         """Records with their positions; bytes are progress."""
-        self._unreadable: dict[bytes, str] = {}
+        self.__schemas: dict[str, CollectionSchema] = {}
+        """The schemas that the next reading announces, by collection."""
+        self.__unreadable: dict[bytes, str] = {}
         """Why a record of those could not be parsed, by its position."""
-        self._begin(self._start.checkpoint, recent)
-        return self._start.checkpoint
+        self.__begin(self.__start.checkpoint, recent)
+        return self.__start.checkpoint
 
-    def _begin(self, checkpoint: Any, recent: Sequence[str]) -> None:
-        self._checkpoint, self._count, self._hash = checkpoint, 0, ""
+    def __begin(self, checkpoint: Any, recent: Sequence[str]) -> None:
+        self.__checkpoint, self.__count, self.__hash = checkpoint, 0, ""
         # All positions up to the next checkpoint begin with this, and it is longer than the rest.
         content = {"checkpoint": checkpoint, "recent": recent if self.inclusive else ()}
-        self._beginning = _ENCODER.encode(content).removesuffix(b"}")
+        self.__beginning = _ENCODER.encode(content).removesuffix(b"}")
 
-    def _position(self) -> bytes:
-        return b'%s,"count":%d,"hash":"%s"}' % (self._beginning, self._count, self._hash.encode())
+    def __position(self) -> bytes:
+        return b'%s,"count":%d,"hash":"%s"}' % (self.__beginning, self.__count, self.__hash.encode())
 
-    def _add(self, fetched: Fetched) -> bool:
+    def __add(self, fetched: Fetched) -> bool:
         """Give what was fetched its positions. Returns False if the first records are not those that were delivered."""
         for item in fetched:
-            self._came = True
+            if isinstance(item, CollectionSchema):
+                self.__ready.append(item)
+                continue
+            self.__came = True
             each = item.record if isinstance(item, UnreadableRecord) else item
-            if isinstance(each, Record) and self._known:
-                name = self._name(each)
-                if self._known[name]:
-                    self._known[name] -= 1
+            if isinstance(each, Record) and self.__known:
+                name = self.__name(each)
+                if self.__known[name]:
+                    self.__known[name] -= 1
                     continue
-                self._known.clear()
-            self._append(each)
+                self.__known.clear()
+            self.__append(each)
             if isinstance(item, UnreadableRecord):
-                self._unreadable[item.record.position] = item.reason
-            if not self._delivered:
+                self.__unreadable[item.record.position] = item.reason
+            if not self.__delivered:
                 continue
             # Not kept: there may be millions. If they prove to be others, they are fetched once more.
-            self._ready.clear()
-            self._unreadable.clear()
+            self.__schemas |= {each.collection: each for each in self.__ready if isinstance(each, CollectionSchema)}
+            self.__ready.clear()
+            self.__unreadable.clear()
             if isinstance(each, Record):
-                self._delivered -= 1
-                self._delivered_hash = _chain(self._delivered_hash, self._name(each))
-                if not self._delivered and self._delivered_hash != self._start.hash:
+                self.__delivered -= 1
+                self.__delivered_hash = _chain(self.__delivered_hash, self.__name(each))
+                if not self.__delivered and self.__delivered_hash != self.__start.hash:
                     return False
         return True
 
-    def _append(self, each: Record | SourceCheckpoint) -> None:
+    def __append(self, each: Record | SourceCheckpoint) -> None:
         if isinstance(each, Record):
-            name = self._name(each)
-            self._recent.append(name)
-            self._count, self._hash = self._count + 1, _chain(self._hash, name)
-            each.position = self._position()
-            self._ready.append(each)
-        elif each.value != self._checkpoint:
-            self._begin(each.value, tuple(self._recent))
-            self._ready.append(self._position())
+            name = self.__name(each)
+            self.__recent.append(name)
+            self.__count, self.__hash = self.__count + 1, _chain(self.__hash, name)
+            each.position = self.__position()
+            self.__ready.append(each)
+        elif each.value != self.__checkpoint:
+            self.__begin(each.value, tuple(self.__recent))
+            self.__ready.append(self.__position())
 
-    def _take(self, n: int) -> Reading | None:
+    def __take(self, n: int) -> Reading | None:
         records: list[Record] = []
         refused: dict[int, str] = {}
         position: bytes | None = None
-        while self._ready and (isinstance(self._ready[0], bytes) or len(records) < n):
-            each = self._ready.popleft()
+        while self.__ready and (not isinstance(self.__ready[0], Record) or len(records) < n):
+            # A reading has no records of before a change.
+            if records and isinstance(self.__ready[0], CollectionSchema):
+                break
+            each = self.__ready.popleft()
             if isinstance(each, bytes):
                 position = each
+            elif isinstance(each, CollectionSchema):
+                self.__schemas[each.collection] = each
             else:
-                if each.position in self._unreadable:
-                    refused[len(records)] = self._unreadable.pop(each.position)
+                if each.position in self.__unreadable:
+                    refused[len(records)] = self.__unreadable.pop(each.position)
                 records.append(each)
                 position = None
-        return Reading(records, refused, position) if records or position is not None else None
+        if not records and position is None:
+            return None
+        schemas = tuple(self.__schemas.values()) if records else ()
+        if records:
+            self.__schemas = {}
+        return Reading(records, refused, position, schemas=schemas)
 
-    def _name(self, record: Record) -> str:
+    def __name(self, record: Record) -> str:
         return hashlib.blake2b(self.fingerprint(record), digest_size=8).hexdigest()
 
 

@@ -118,7 +118,7 @@ class AckReader:
 
     def _ack(self, span: Span | None, sequences: Sequence[int]) -> None:
         if span is not None:
-            self._context.ledgers[span.source].ack(span, sequences, self._context.voters)
+            self._context.ack(span, sequences)
 
     def _refuse(self, batch: Batch, index: int, refused: str) -> None:
         if self._context.tap_point.taps:

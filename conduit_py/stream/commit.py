@@ -9,11 +9,12 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from conduit_py.batch import Batch
+from conduit_py.batch import Batch, Span
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import RunError
 from conduit_py.graph.node import Graph
@@ -78,11 +79,21 @@ class NodeContext:
     tap_point: TapPoint
     commit: "CommitStrategy"
 
+    def ack(self, span: Span, sequences: Sequence[int]) -> None:
+        """Cast an ack of every voter of this node for these messages of a span, which may be a joined one."""
+        ledger = self.ledgers[span.source]
+        if not span.parts:
+            ledger.ack(span, sequences, self.voters)
+            return
+        for part, own in groupby(sequences, span.part):
+            ledger.ack(part, list(own), self.voters)
+
     def nack(self, batch: Batch, index: int, record: Record, failure: Failure) -> None:
         """Cast a nack of every voter of this node for the message at `index`; its dead letter has `record`."""
         self.meter.refused += 1
         letter = DeadLetter.about(batch, index, record, failure)
-        self.ledgers[batch.span.source].nack(batch.span, letter, self.voters)
+        span = batch.span.part(letter.message.sequence)
+        self.ledgers[span.source].nack(span, letter, self.voters)
 
     def refuse(self, batch: Batch, reasons: Mapping[int, str]) -> Batch:
         """Nack the records at these indices, which could not be parsed; return the rest of the batch."""

@@ -278,7 +278,7 @@ class LimitedReads(PluginCaller):
 
     def __init__(self, rate: RateLimit, *args: Any) -> None:
         super().__init__(*args)
-        self._throttle = Throttle(rate.records_per_second, rate.bytes_per_second)
+        self._throttle = Throttle(rate)
 
     def is_quick(self, name: str) -> bool:
         return False

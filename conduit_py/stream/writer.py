@@ -1,7 +1,7 @@
 """Writer: the only caller of a destination's `write` and `flush`."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,6 @@ from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.inspect.tap import Look
-from conduit_py.payloads import estimated_bytes
 from conduit_py.pipeline import Destination
 from conduit_py.record import count_records
 from conduit_py.sdk.destination import FLUSH_SECONDS, AckMode, refusal_text
@@ -22,7 +21,7 @@ from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_refusals
-from conduit_py.stream.signal import Pace, Throttle
+from conduit_py.stream.signal import Pace, WriteLimit
 from conduit_py.user_errors import as_plugin_error, code_location
 
 
@@ -43,6 +42,7 @@ class Writer:
     ) -> None:
         self._context = context
         self._node = context.node
+        self._tap_point = context.tap_point
         self._when = declared.when
         self._adapter = adapter = declared.write_adapter
         self._call_write = partial(calls, "write") if adapter is None else partial(adapter.write, calls)
@@ -55,7 +55,8 @@ class Writer:
         self._calls = calls
         self._ack_reader = ack_reader
         self._inbox = inbox
-        self._limit = WriteLimit(declared) if declared.rate or declared.batch_size or declared.batch_bytes else None
+        limits = (declared.rate, declared.batch_size, declared.batch_bytes, declared.batch_seconds)
+        self._limit = WriteLimit(declared) if any(limits) else None
         can_wait = declared.when or adapter or ack_reader or self._limit or self._retry.attempts > 1
         self._is_plain = not can_wait
         """True if a write needs nothing but the call and the votes."""
@@ -90,11 +91,11 @@ class Writer:
                     with self._meter.waiting(WaitReason.COMMIT):
                         await self._context.commit.before_write()
                 if not self.write_at_once(batch, by_sender=False):
-                    await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
-                may_be_due = self._unflushed_count >= self._flush_records or trio.current_time() >= self._look_at
-                if self._unflushed and may_be_due:
-                    await self._flush()
-        # The inbox has ended: nothing else would flush the last batches.
+                    await (self._write_tapped(batch, self._write) if self._tap_point.taps else self._write(batch))
+                await self._flush()
+            # The inbox has ended: nothing else would write and flush the last batches.
+            if self._limit is not None:
+                await self._write_in_parts(self._limit, at_end=True)
         if not self._staged:
             await self._flush(at_end=True)
         if self._ack_reader is not None:
@@ -103,7 +104,7 @@ class Writer:
             self._ack_reader.finish()
 
     async def _next(self) -> Batch | None:
-        """Return the next batch; flush everything written before a long wait for it."""
+        """Return the next batch. Before a long wait for it, write what is held and flush what is written."""
         try:
             while True:
                 try:
@@ -111,8 +112,13 @@ class Writer:
                     return self._inbox.receive_nowait()
                 except trio.WouldBlock:
                     self._rest = trio.CancelScope(deadline=self._look_at if self._unflushed else math.inf)
+                    if self._limit is not None and (due_at := self._limit.due_at) < math.inf:
+                        # Not only when it is due: the window may be full before.
+                        self._rest.deadline = min(self._rest.deadline, due_at, trio.current_time() + Pace.SECONDS_MAX)
                 with self._rest:
                     return await self._inbox.receive()
+                if self._limit is not None:
+                    await self._write_in_parts(self._limit)
                 await self._flush()
         except trio.EndOfChannel:
             return None
@@ -125,7 +131,7 @@ class Writer:
         if (
             not self._is_plain
             or not self._calls.is_quick("write")
-            or self._context.tap_point.taps
+            or self._tap_point.taps
             or self._context.commit.holds_writes
             # Invariant 1: the writer waits for its inbox, so everything that was sent before is written.
             or (by_sender and not self._inbox.statistics().tasks_waiting_receive)
@@ -141,7 +147,7 @@ class Writer:
             raise
         finally:
             self._meter.calls.observe(self._calls.seconds)
-        self._end_write(batch, answer)
+        self._end_write(batch, answer, len(batch) if batch.span.sizes is None else count_records(batch.records))
         if self._unflushed_count >= self._flush_records:
             # The task of the writer flushes, which takes a thread.
             self._rest.deadline = -math.inf
@@ -150,41 +156,42 @@ class Writer:
         return True
 
     async def _write(self, batch: Batch) -> None:
-        ledger = self._context.ledgers[batch.span.source]
+        """Write the messages that match `when`, or hold them until a write is due."""
         if self._when is not None and (self._adapter is None or self._adapter.asks_when(batch)):
-            batch = self._matching(batch, ledger)
-        if batch and self._limit is not None:
-            await self._write_in_parts(batch, self._limit)
-        elif batch:
-            await self._write_whole(batch)
+            batch = self._matching(batch, self._context.ledgers[batch.span.source])
+        if self._limit is None:
+            if batch:
+                await self._write_with_retries(batch)
+            return
+        if self._look is not None:
+            self._look.on_hold()
+            self._look = None
+        if batch:
+            self._limit.hold(batch)
+        await self._write_in_parts(self._limit)
 
-    async def _write_in_parts(self, batch: Batch, limit: "WriteLimit") -> None:
-        """Write each part as a batch of its own: what was written and voted on is not written again with the next."""
-        for part in limit.cut(batch):
+    async def _write_in_parts(self, limit: WriteLimit, *, at_end: bool = False) -> None:
+        """Write what is due of the messages that are held, each part as a batch of its own.
+
+        What was written and voted on is not written again with the next part.
+        """
+        # As in `_flush`: held messages may fill a window, and then nothing else would come.
+        at_end = at_end or not all(each.credit for each in self._context.ledgers.values())
+        while (part := limit.next_part(everything=at_end)) is not None:
             with self._meter.waiting(WaitReason.WRITE):
                 await limit.wait(part)
-            await self._write_whole(part)
+            write = self._write_with_retries
+            await (self._write_tapped(part, write) if self._tap_point.taps else write(part))
             # A slow limit must not hold back the votes on what is written.
-            if self._unflushed and (
-                self._unflushed_count >= self._flush_records or trio.current_time() >= self._look_at
-            ):
-                await self._flush()
+            await self._flush()
 
-    async def _write_whole(self, batch: Batch) -> None:
-        if self._ack_reader is not None:
-            self._ack_reader.expect(batch)
-        given = len(batch) if batch.span.sizes is None else count_records(batch.records)
-        self._end_write(*await self._write_with_retries(batch), given)
-
-    def _end_write(self, batch: Batch, answer: Any, attempt: int = 1, given: int | None = None) -> None:
+    def _end_write(self, batch: Batch, answer: Any, given: int, attempt: int = 1) -> None:
         """Vote on a batch that was written, or note that its messages wait for a flush.
 
-        `answer` is what the last attempt returned, and `given` the number of records before the first, if it differs.
+        `answer` is what the last attempt returned, and `given` the number of records that the first one had.
         """
         reach("writer.after_write")
         reasons = check_refusals(self._node, answer, len(batch)) if answer else None
-        if given is None:
-            given = len(batch) if batch.span.sizes is None else count_records(batch.records)
         self._meter.count_batch(given)
         if reasons:
             self._meter.records -= len(reasons)
@@ -192,31 +199,33 @@ class Writer:
             batch = self._without(batch, refused)
         if self._ack_reader is not None:
             self._ack_reader.end_write()
-        # Of a batch in parts, nothing can be said of the others yet.
-        if self._look is not None and self._limit is None:
+        if self._look is not None:
             self._look.on_write()
         if self._flushes:
             if batch:
                 self._unflushed.append((batch.span, batch.sequences))
                 self._unflushed_count += len(batch)
         elif self._ack_reader is None:
-            self._context.ledgers[batch.span.source].ack(batch.span, batch.sequences, self._context.voters)
+            self._context.ack(batch.span, batch.sequences)
 
-    async def _write_tapped(self, batch: Batch) -> None:
-        self._look = self._context.tap_point.look(batch)
+    async def _write_tapped(self, batch: Batch, write: Callable[[Batch], Awaitable[None]]) -> None:
+        self._look = look = self._tap_point.look(batch)
         try:
-            await self._write(batch)
+            await write(batch)
         except RunError as error:
-            self._look.on_failure(error)
+            look.on_failure(error)
             raise
         else:
-            self._look.on_write()
+            look.on_write()
         finally:
             self._look = None
 
-    async def _write_with_retries(self, batch: Batch) -> tuple[Batch, Any, int]:
-        """Write the batch, with retries; return the batch of the last attempt, its answer and its number."""
-        meter, attempt = self._meter, 1
+    async def _write_with_retries(self, batch: Batch) -> None:
+        """Write a batch, with retries, and vote on it."""
+        meter, attempt, answer = self._meter, 1, None
+        if self._ack_reader is not None:
+            self._ack_reader.expect(batch)
+        given = len(batch) if batch.span.sizes is None else count_records(batch.records)
         # Invariant 1: the next batch waits until this one is done, so a retry repeats and never reorders.
         while batch:
             try:
@@ -225,7 +234,7 @@ class Writer:
                         answer = await self._call_write(batch.copy(deep=False))
                     except RecordRefused as error:
                         answer = _refuse_all(batch, error)
-                return batch, answer, attempt
+                break
             except TransientError as error:
                 if attempt == self._retry.attempts:
                     raise
@@ -236,7 +245,8 @@ class Writer:
                 if self._ack_reader is not None:
                     # Messages acked during the failed write must not be written again.
                     batch = self._ack_reader.still_open(batch)
-        return batch, None, attempt
+        # Not inside of the try: an error of a vote must not repeat what is written.
+        self._end_write(batch, answer, given, attempt)
 
     def _matching(self, batch: Batch, ledger: Ledger) -> Batch:
         """Return the messages that match `when`; for this destination the others are filtered."""
@@ -272,11 +282,14 @@ class Writer:
 
     async def _flush(self, *, at_end: bool = False) -> None:
         """Make everything written durable, if that is due, then vote on it."""
-        is_due = at_end or self._unflushed_count >= self._flush_records or trio.current_time() >= self._pace.due_at
-        # One record that waits for a flush may hold back a window of records that were filtered or went elsewhere.
-        if not is_due and all(each.credit for each in self._context.ledgers.values()):
-            self._look_at = min(self._pace.due_at, trio.current_time() + Pace.SECONDS_MAX)
-            return
+        if not at_end and self._unflushed_count < self._flush_records:
+            now = trio.current_time()
+            if not self._unflushed or now < self._look_at:
+                return
+            # One record that waits for a flush may hold back a window of records that were filtered or went elsewhere.
+            if now < self._pace.due_at and all(each.credit for each in self._context.ledgers.values()):
+                self._look_at = min(self._pace.due_at, now + Pace.SECONDS_MAX)
+                return
         waiting = self._meter.waiting(WaitReason.FLUSH, timing=self._meter.persists)
         with PluginErrors(self._node, "flush"), waiting, self._pace.step():
             await self._calls("flush")
@@ -287,38 +300,7 @@ class Writer:
             return
         # Invariant 2: votes on what was written come after the flush that made it durable.
         for span, sequences in unflushed:
-            self._context.ledgers[span.source].ack(span, sequences, self._context.voters)
-
-
-class WriteLimit:
-    """How many records and bytes a destination takes at once, and in a second."""
-
-    def __init__(self, declared: Destination) -> None:
-        rate = declared.rate
-        self._throttle = Throttle(rate.records_per_second, rate.bytes_per_second) if rate is not None else None
-        self._size, self._bytes = declared.batch_size, declared.batch_bytes
-
-    def cut(self, batch: Batch) -> Iterator[Batch]:
-        """Return the batch in parts that are small enough, in order."""
-        size, count = self._record_size(batch), len(batch)
-        step = min(self._size or count, max(1, self._bytes // size) if self._bytes else count)
-        if self._throttle is not None:
-            step = min(step, self._throttle.most(1.0))
-        if step >= count:
-            yield batch
-            return
-        for start in range(0, count, step):
-            yield batch.select(range(start, min(start + step, count)))
-
-    async def wait(self, part: Batch) -> None:
-        """Wait until this part may be written."""
-        if self._throttle is not None:
-            await trio.sleep(self._throttle.wait_seconds)
-            self._throttle.count(len(part), self._record_size(part) * len(part))
-
-    def _record_size(self, batch: Batch) -> int:
-        whole = batch.table.nbytes if batch.table is not None else estimated_bytes(batch.payloads, sample_size=8)
-        return max(1, whole // len(batch))
+            self._context.ack(span, sequences)
 
 
 def _refuse_all(batch: Batch, error: RecordRefused) -> dict[int, str]:

@@ -287,13 +287,17 @@ class _Check:
 
     def _wait(self, condition: Callable[[], bool], problem: Callable[[], str]) -> None:
         deadline = time.monotonic() + self._patience_seconds
-        while not condition():
+        while True:
+            began = time.monotonic()
+            if condition():
+                return
             for each in self._writing:
                 if each.done():
                     each.result()
             if time.monotonic() > deadline:
                 self._fail(problem())
-            time.sleep(_LOOK_SECONDS)
+            # At most half of the time goes into looks: where they are slow, the pipeline needs the machine more.
+            time.sleep(max(_LOOK_SECONDS, time.monotonic() - began))
 
     def _look(self) -> None:
         """Read the copy and check it."""

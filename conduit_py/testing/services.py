@@ -58,25 +58,26 @@ class PostgresServer(LoopbackService):
     def create_database(self) -> str:
         """The address of a database that nobody has used yet."""
         name = f"test_{uuid.uuid4().int % 10**15}"
-        self._execute(f"CREATE DATABASE {name}")
+        with self._connect() as connection:
+            # Copied as files, an empty database costs half of what it does block by block through the log.
+            strategy = "STRATEGY FILE_COPY" if connection.info.server_version >= 150000 else ""
+            connection.execute(f"CREATE DATABASE {name} {strategy}")
         return self.dsn(name)
 
     def drop_database(self, dsn: str) -> None:
         """Remove it with its replication slots, even if somebody is still connected."""
         name = dsn.rpartition("/")[2]
-        self._execute(
-            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = '{name}' AND active"
-        )
-        # A slot is released shortly after its process has ended.
-        for _ in range(100):
-            try:
-                self._execute(
-                    f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{name}'"
-                )
-                break
-            except _driver().errors.ObjectInUse:
-                time.sleep(0.1)
-        self._execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        slots = f"FROM pg_replication_slots WHERE database = '{name}'"
+        with self._connect() as connection:
+            connection.execute(f"SELECT pg_terminate_backend(active_pid) {slots} AND active")
+            # A slot is released shortly after its process has ended.
+            for _ in range(100):
+                try:
+                    connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}")
+                    break
+                except _driver().errors.ObjectInUse:
+                    time.sleep(0.1)
+            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def create_user(self, name: str, password: str) -> None:
         """Create a user who has to give a password: all others of this server are trusted."""
@@ -102,8 +103,11 @@ class PostgresServer(LoopbackService):
         super().stop(how)
 
     def _execute(self, statement: str) -> None:
-        with _driver().connect(self.dsn(), autocommit=True) as connection:
+        with self._connect() as connection:
             connection.execute(statement)
+
+    def _connect(self) -> Any:
+        return _driver().connect(self.dsn(), autocommit=True)
 
     def _answers(self) -> bool:
         try:

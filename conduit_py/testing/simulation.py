@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any, TypeVar
 
 import outcome
@@ -130,10 +131,25 @@ def _clock() -> MockClock:
 
 
 def _waits_for_thread(task: trio.lowlevel.Task) -> bool:
+    # Asked of every task at every jump, and the frames of a task cost much. What would abort its wait was made by the
+    # innermost call: nearly always one that waits for another task or for time, so the frames need not be looked at.
+    abort = getattr(task, "_abort_func", None)
+    if abort is not None and getattr(abort, "__code__", None) not in _ABORTS:
+        return False
     return any(frame.f_code in _THREAD_CALLS for frame, _ in task.iter_await_frames())
 
 
+def _codes_within(call: Callable[..., Any]) -> set[CodeType]:
+    """The functions that a call makes: one of them aborts its wait."""
+    return {const for const in inspect.unwrap(call).__code__.co_consts if isinstance(const, CodeType)}
+
+
 _THREAD_CALLS = {inspect.unwrap(call).__code__ for call in (trio.to_thread.run_sync, OwnedThread.run)}
+_ABORTS = (
+    _codes_within(trio.to_thread.run_sync)
+    | _codes_within(OwnedThread.ask)
+    | _codes_within(trio.lowlevel.ParkingLot.park)  # What a limiter of threads waits in.
+)
 
 
 def _tasks() -> Iterator[trio.lowlevel.Task]:

@@ -1,6 +1,7 @@
 """Hypothesis strategies for the values that flow, and for scripts that a pipeline must survive."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -24,15 +25,20 @@ from conduit_py.testing.script import (
 
 T = TypeVar("T")
 
+# Strategies are made once: to make and to validate one costs more than many draws from it.
 # Lone surrogates are not text that any encoding could carry.
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+_operations = st.sampled_from(Operation)
+_metadata = st.dictionaries(_text, _text, max_size=3)
 
 
+@cache
 def json_values() -> st.SearchStrategy[Any]:
     """Values that come back from JSON as they went in: integers of any size, no NaN."""
     return _nested_values(_json_scalars())
 
 
+@cache
 def python_values() -> st.SearchStrategy[Any]:
     """Values of every Python type that a record carries from end to end within a process."""
     others = (
@@ -49,16 +55,19 @@ def python_values() -> st.SearchStrategy[Any]:
     return _nested_values(_json_scalars() | st.one_of(others))
 
 
+@cache
 def structured_data(values: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Structured]:
     """Structured data with fields of these values; JSON values unless told otherwise."""
     return st.dictionaries(_text, json_values() if values is None else values, max_size=5)
 
 
+@cache
 def data(values: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Data]:
     """Raw, structured or absent; empty raw data and empty structures are among them, and are not absent."""
     return st.none() | st.binary(max_size=50) | structured_data(values)
 
 
+@cache
 def positions() -> st.SearchStrategy[bytes]:
     """Positions as any source might have them: bytes without meaning, never empty."""
     return st.binary(min_size=1, max_size=16)
@@ -69,8 +78,8 @@ def records(draw: st.DrawFn, values: st.SearchStrategy[Any] | None = None) -> Re
     """Records with everything a record can have."""
     return Record(
         position=draw(positions()),
-        operation=draw(st.sampled_from(Operation)),
-        metadata=draw(st.dictionaries(_text, _text, max_size=3)),
+        operation=draw(_operations),
+        metadata=draw(_metadata),
         key=draw(data(values)),
         payload=Payload(before=draw(data(values)), after=draw(data(values))),
     )
@@ -163,11 +172,13 @@ def _nested_values(scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
+@cache
 def _delays() -> st.SearchStrategy[ScriptStep]:
     # Ties are where interleavings differ, so few different delays find more than many.
     return st.builds(Delay, st.sampled_from([0.001, 0.02, 0.5, 3.0]))
 
 
+@cache
 def _failures() -> st.SearchStrategy[ScriptStep]:
     errors = st.sampled_from([TransientError, OSError])
     return st.builds(Fail, st.just("scripted failure"), errors, st.integers(1, 2))

@@ -12,6 +12,7 @@ import msgspec
 from pydantic import Field
 
 from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
+from conduit_connectors.sqlite import probe_file
 from conduit_py import sdk
 from conduit_py.sdk import Batch, Data, Options, RecordRefused, encode_json
 from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
@@ -180,6 +181,9 @@ class Source(QueueSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def probe(self) -> str:
+        return probe_file(self.options.path)
+
     def queue(self) -> LeasedQueue:
         return SqliteQueue(self.options.path)
 
@@ -204,6 +208,9 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def probe(self) -> str:
+        return probe_file(self.options.path)
 
     def open(self) -> None:
         self._queue = SqliteQueue(self.options.path)

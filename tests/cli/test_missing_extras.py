@@ -1,14 +1,26 @@
 """A package that is not installed: `check` and `run` say what to install, for pipelines in Python and in YAML."""
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from warm_python import run_warm
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
-# None in sys.modules makes an import fail as if the package were not installed.
-HIDING = "import os, sys\nsys.modules.update(dict.fromkeys(os.environ['HIDDEN'].split(), None))\n"
+# None in sys.modules makes an import fail as if the package were not installed. Nothing may have imported it before.
+HIDING = """
+import sys
+hidden = sys.argv.pop(1)
+assert hidden not in sys.modules and not any(name.startswith("conduit_connectors") for name in sys.modules)
+sys.modules[hidden] = None
+from conduit_py.cli.main import main
+sys.argv[0] = "conduit-py"
+sys.exit(main())
+"""
 CONNECTORS = [
     ("boto3", "sqs", "sqs.Source(url='https://sqs.eu-west-1.amazonaws.com/1/q')"),
     ("redis", "redis", "redis_streams.Source(url='redis://here', stream='s')"),
@@ -44,11 +56,16 @@ pipelines:
 """
 
 
+def without(package: str, command: "Command", *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `conduit-py` where the package is not installed."""
+    line = [sys.executable, "-c", HIDING, package, *arguments]
+    return run_warm(line, bare=True, cwd=command.folder, env=os.environ | {"COLUMNS": "200"})
+
+
 @pytest.mark.parametrize(("package", "extra", "made"), CONNECTORS, ids=[f"{each[0]}-{each[1]}" for each in CONNECTORS])
 def test_check_says_what_to_install(command: "Command", package: str, extra: str, made: str) -> None:
-    command.write(HIDING, "sitecustomize.py")
     command.write(PIPELINE.format(module=made.partition(".")[0], made=made))
-    done = command("check", "orders.py", HIDDEN=package, PYTHONPATH=str(command.folder))
+    done = without(package, command, "check", "orders.py")
 
     assert done.returncode in (2, 3)
     assert f"pip install 'conduit-dataflow[{extra}]'" in done.stderr
@@ -70,9 +87,8 @@ def test_check_says_what_to_install(command: "Command", package: str, extra: str
 def test_a_pipeline_in_yaml_says_what_to_install(
     command: "Command", package: str, extra: str, plugins: dict[str, str]
 ) -> None:
-    command.write(HIDING, "sitecustomize.py")
     command.write(YAML.format(**plugins), "orders.yaml")
-    done = command("run", "orders.yaml", HIDDEN=package, PYTHONPATH=str(command.folder))
+    done = without(package, command, "run", "orders.yaml")
 
     assert done.returncode in (2, 3)
     assert f"pip install 'conduit-dataflow[{extra}]'" in done.stderr

@@ -2,8 +2,10 @@
 
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +56,24 @@ def break_contract(package: Path) -> None:
             return None
 """
     )
+
+
+def test_a_pipeline_with_a_tap_is_written_and_runs(command: "Command") -> None:
+    written = command("new", "singer", "tap-shop")
+    file = command.folder / "pipelines" / "tap_shop.py"
+    (command.folder / "rows.json").write_text('[{"id": 1, "item": "lamp"}, {"id": 2, "item": "chair"}]')
+    tap = Path(__file__).parents[1] / "connectors" / "scripted_tap.py"
+    text = file.read_text().replace('["uvx", "--from", "tap-shop", "tap-shop"]', repr([sys.executable, str(tap)]))
+    file.write_text(text.replace("config={},", 'config={"rows": "rows.json"},', 1).replace('["*"]', '["orders"]'))
+    asked = command("check", "--connect", "pipelines/tap_shop.py")
+    ran = command("run", "pipelines/tap_shop.py")
+
+    assert written.returncode == 0
+    assert "conduit-py check --connect pipelines/tap_shop.py" in written.stdout
+    assert "1 of 2 streams are selected" in asked.stdout
+    assert ran.returncode == 0, ran.stderr
+    with closing(sqlite3.connect(command.folder / "tap-shop.db")) as database:
+        assert database.execute("SELECT id, item FROM orders").fetchall() == [(1, "lamp"), (2, "chair")]
 
 
 def test_a_name_that_is_none_and_a_file_that_exists_are_refused(command: "Command") -> None:

@@ -7,6 +7,7 @@ from conduit_processors import field
 
 from conduit_py.config.conduit_settings import refuse_avro, translate
 from conduit_py.config.translation import Setting, SettingDiagnostic, Translation, seconds_of
+from conduit_py.pipeline_settings import RateLimit
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
 from conduit_py.sdk.template import Template
@@ -280,10 +281,19 @@ def test_a_level_that_is_none_is_a_mistake() -> None:
 def test_the_batch_size_of_a_source_is_honoured_and_its_delay_is_not() -> None:
     translation = translated("source", "generator", {"sdk.batch.size": "100", "sdk.batch.delay": "10ms"})
 
-    assert translation.batch_size == 100
+    assert translation.limits == {"batch_size": 100}
     assert translation.warnings == [
         SettingDiagnostic("sdk.batch.delay", "has no effect: a batch is sent as soon as it has a record")
     ]
+
+
+def test_the_limits_of_a_destination_are_honoured() -> None:
+    given = {"sdk.batch.size": "5", "sdk.batch.delay": "1500ms", "sdk.rate.perSecond": "20", "sdk.rate.burst": "3"}
+    translation = translated("destination", "log", given)
+
+    rate = RateLimit(records_per_second=20, burst=3)
+    assert translation.limits == {"batch_size": 5, "batch_seconds": 1.5, "rate": rate}
+    assert (translation.options, translation.problems, translation.warnings) == ({}, [], [])
 
 
 @pytest.mark.parametrize(
@@ -341,15 +351,7 @@ def test_defaults_of_the_sdk_mean_nothing_and_say_nothing(
 @pytest.mark.parametrize(
     ("kind", "plugin", "setting", "value", "message"),
     [
-        ("destination", "log", "sdk.batch.size", "5", "has no effect: the size of batches follows the load"),
-        ("destination", "log", "sdk.batch.delay", "1s", "has no effect: a record is written as soon as it arrives"),
-        (
-            "destination",
-            "log",
-            "sdk.rate.perSecond",
-            "5",
-            "has no effect: records are written as fast as the destination takes them",
-        ),
+        ("destination", "log", "sdk.rate.burst", "5", "has no effect without sdk.rate.perSecond"),
         (
             "source",
             "generator",

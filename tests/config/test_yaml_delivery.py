@@ -8,7 +8,7 @@ from conduit_connectors import file
 
 from conduit_py.config.loaded import Loaded
 from conduit_py.pipeline import Destination, Pipeline, Source
-from conduit_py.pipeline_settings import PipelineSettings, TransactionLimits
+from conduit_py.pipeline_settings import PipelineSettings, RateLimit, TransactionLimits
 from conduit_py.schedule import Schedule
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
@@ -172,3 +172,32 @@ def test_a_source_may_have_a_schedule(load: Load, said: Said) -> None:
     assert "file waits for more at its end" in tailing
     [misplaced] = said(load(document(into="plugin: file, settings: {path: ./out.txt}, schedule: 0 3 * * *")))
     assert "connectors.out.schedule: is a setting of sources" in misplaced
+
+
+def test_the_limits_of_nodes_stand_beside_their_plugins(load: Load, said: Said) -> None:
+    of = "plugin: file, settings: {path: ./in.txt}, batch-size: 5000, window: 20000, rate: {bytes-per-second: 1e6}"
+    into = (
+        "plugin: file, settings: {path: ./out.txt, sdk.batch.size: 7, sdk.batch.delay: 2s}, batch-size: 100, "
+        "batch-bytes: 65536, rate: {records-per-second: 50, burst: 5}"
+    )
+    loaded = load(document(of=of, into=into))
+    [source], [lake] = loaded.pipelines[0].pipeline.sources, loaded.pipelines[0].pipeline.destinations
+
+    assert said(loaded) == []
+    assert (source.batch_size, source.window, source.settings.rate) == (5000, 20000, RateLimit(bytes_per_second=1e6))
+    # The key of the node wins over the setting that Conduit has for the plugin.
+    assert (lake.batch_size, lake.batch_bytes, lake.batch_seconds) == (100, 65536, 2.0)
+    assert lake.rate == RateLimit(records_per_second=50, burst=5)
+
+
+def test_wrong_limits_are_problems_at_their_keys(load: Load, said: Said) -> None:
+    of = "plugin: file, settings: {path: ./in.txt}, batch-size: many, batch-seconds: 3"
+    into = "plugin: file, settings: {path: ./out.txt}, batch-seconds: -1, window: 5, rate: {burst: 3, per-second: 5}"
+    texts = "\n".join(said(load(document(of=of, into=into))))
+
+    assert "connectors.in.batch-size: Input should be a valid integer" in texts
+    assert "connectors.in.batch-seconds: is a setting of destinations" in texts
+    assert "connectors.out.batch-seconds: Input should be greater than or equal to 0" in texts
+    assert "connectors.out.window: is a setting of sources" in texts
+    assert "connectors.out.rate.per-second: there is no such key" in texts
+    assert "records-per-second or bytes-per-second must be given" in texts

@@ -6,9 +6,9 @@ The examples of Spark run in `tests/spark/test_spark_examples.py`.
 import gzip
 import json
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from mariadb_changes import replica_of
 from mariadb_changes import run_sql as run_on_mariadb
 from postgres_changes import run_sql, slot_of
 from queue_harness import QueueHarness
+from warm_python import COMMAND, run_warm
 
 import conduit_py
 from conduit_py import Pipeline, RunOutcome
@@ -169,8 +170,9 @@ async def test_ends_that_keep_nothing(name: str, records: int, folder: Path) -> 
 
 def test_stdio(folder: Path) -> None:
     load_example("stdio", folder, {})
-    command = [str(Path(sys.executable).with_name("conduit-py")), "run", "pipeline.py"]
-    ran = subprocess.run(command, input='{"id": 1}\n', capture_output=True, text=True, timeout=300)
+    (folder / "in").write_text('{"id": 1}\n')
+    with (folder / "in").open() as given:
+        ran = run_warm([COMMAND, "run", "pipeline.py"], stdin=given)
 
     assert (ran.returncode, ran.stdout) == (0, '{"id":1}\n'), ran.stderr
 
@@ -214,6 +216,16 @@ async def test_mysql(mariadb: str, folder: Path) -> None:
         return bool(tables) and run_on_mariadb(mariadb, "SELECT * FROM orders_copy") == [("1", "3")]
 
     await run_until(pipeline, has_arrived, state=folder / "state")
+
+
+async def test_singer(folder: Path) -> None:
+    (folder / "rows.json").write_text(json.dumps(ORDERS))
+    tap = [sys.executable, str(Path(__file__).parent / "scripted_tap.py")]
+    [pipeline] = load_example("singer", folder, {'["uvx", "--from", "tap-shop", "tap-shop"]': repr(tap)})
+    await run_to_end(pipeline, folder)
+
+    with closing(sqlite3.connect(folder / "shop.db")) as database:
+        assert database.execute("SELECT id, total FROM orders").fetchall() == [(1, 3), (2, 4)]
 
 
 @pytest.mark.parametrize(

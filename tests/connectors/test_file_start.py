@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trio
-from command_folder import COMMAND
 from conduit_connectors import file
 from waiting import until
+from warm_python import COMMAND, WarmPython
 
 from conduit_py.sdk import FatalError, NothingYet, Reading
 
@@ -174,16 +173,14 @@ async def test_a_run_killed_before_its_first_commit_has_lost_nothing(tmp_path: P
     (tmp_path / "hold").touch()
     (tmp_path / "p.py").write_text(PIPELINE.replace("{delivery}", delivery))
     command = [str(COMMAND), "run", "p.py", "--state", "state"]
-    first = await trio.lowlevel.open_process(command, cwd=tmp_path)
-    await until((tmp_path / "reached").exists)
-    first.kill()
-    await first.wait()
+    with WarmPython(command, cwd=tmp_path) as first:
+        await until((tmp_path / "reached").exists)
+        first.kill()
 
     move(log)
     (tmp_path / "hold").unlink()
-    second = await trio.lowlevel.open_process(command, cwd=tmp_path)
-    await until(lambda: out.exists() and out.read_text().endswith("new\n"))
-    second.terminate()
-    await second.wait()
+    with WarmPython(command, cwd=tmp_path) as second:
+        await until(lambda: out.exists() and out.read_text().endswith("new\n"))
+        second.terminate()
 
     assert out.read_text().splitlines() == [*LINES, "new"]

@@ -3,7 +3,6 @@
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -13,15 +12,19 @@ from urllib.parse import urlsplit
 import pytest
 from lake_tables import iceberg_rows, iceberg_table
 from sql_world import duckdb_world
+from warm_python import run_warm
 
 CHILD = Path(__file__).with_name("lake_child.py")
 HOME = ["transaction.before_commit:2", "transaction.after_home_commit:1"]
+PRELOADED = [*(f"conduit_connectors.{each}" for each in ("duckdb", "iceberg", "sqlalchemy")), "pyiceberg.catalog.sql"]
 STAGED = ["transaction.before_commit:2", "transaction.after_commit:1"]
 
 
 def run_child(folder: Path, kind: str, **variables: str) -> int:
     command = [sys.executable, str(CHILD), str(folder), kind]
-    return subprocess.run(command, env=os.environ | variables, check=False, timeout=300).returncode
+    ran = run_warm(command, env=os.environ | variables, preloaded=PRELOADED)
+    print(ran.stdout, ran.stderr)
+    return ran.returncode
 
 
 def killed(folder: Path, kind: str, points: list[str]) -> None:

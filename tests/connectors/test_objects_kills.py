@@ -2,13 +2,14 @@
 
 import json
 import os
-import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import duckdb
 import pytest
 from s3_server import ACCESS_KEY, SECRET_KEY, BucketFolder
+from warm_python import COMMAND, WarmPython
 
 from conduit_py.testing.crash import run_with_kills
 
@@ -60,12 +61,13 @@ def run(folder: Path, place: str, endpoint: str) -> Counter[str]:
     (folder / "copy.py").write_text(PIPELINE)
     environment = {"PLACE": place, "ENDPOINT": endpoint, "ACCESS_KEY": ACCESS_KEY, "SECRET_KEY": SECRET_KEY}
     report = run_with_kills(
-        [Path(sys.executable).with_name("conduit-py"), "run", "copy.py", "--state", "state"],
+        [COMMAND, "run", "copy.py", "--state", "state"],
         kills_max=KILLS,
         points=POINTS,
         delay_max_seconds=2.0,
         environment=os.environ | environment,
         directory=folder,
+        popen=partial(WarmPython, preloaded=["conduit_connectors.objects", "pyarrow.parquet"]),
     )
     return report.kills
 

@@ -1,6 +1,7 @@
 """`probe`: connectors reach their systems, say what is there and what is wrong, and change nothing."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,23 @@ from conduit_connectors import (
     delta,
     duckdb,
     file,
+    http,
+    iceberg,
+    journal,
     kafka,
     mysql,
+    objects,
     parquet,
     postgres_polling,
     redis_streams,
     sqlalchemy,
     sqlite,
+    sqlite_queue,
     sqs,
 )
 from conduit_connectors import nats as nats_connector
 from conduit_connectors import postgres as postgres_connector
+from http_peer import HttpPeer, PeerAnswer, PeerRequest
 from kafka_topics import KafkaTopics
 
 from conduit_py.cli.check import _probe
@@ -151,3 +158,63 @@ def test_a_system_that_is_not_there_is_said_without_the_password(connector: Any)
     assert found.status == "failed"
     assert "127.0.0.1" in found.sentence()
     assert PASSWORD not in found.sentence()
+
+
+def test_lakes_and_queries_are_looked_at_and_not_made(tmp_path: Path) -> None:
+    path, url = tmp_path / "shop.duckdb", f"sqlite:///{tmp_path}/shop.db"
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/lake"}
+    for missing in (
+        duckdb.Source(path=path, table="orders", key=["id"]),
+        sqlalchemy.Source(url=url, table="orders", column="id"),
+        parquet.Source(path=str(tmp_path / "lake")),
+        delta.Source(path=str(tmp_path / "lake")),
+        objects.Source(url=str(tmp_path / "in")),
+    ):
+        with pytest.raises(ConduitError, match="there is no") as raised:
+            probe(missing)
+        assert raised.value.suggestion
+    assert probe(objects.Destination(url=str(tmp_path / "lake"), format="json")).endswith("can be created")
+    assert probe(journal.Source(path=tmp_path / "log")).endswith("the source waits for it")
+    assert probe(journal.Destination(path=tmp_path / "log")).endswith("can be created")
+    assert probe(sqlite_queue.Source(path=tmp_path / "queue.db")).endswith("can be created")
+    assert probe(sqlite_queue.Destination(path=tmp_path / "queue.db")).endswith("can be created")
+    assert list(tmp_path.iterdir()) == []
+
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as made:
+        made.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, total REAL)")
+    with duckdb_library.connect(str(path)) as made_by_duckdb:
+        made_by_duckdb.execute("CREATE TABLE orders (id INTEGER, total DOUBLE)")
+    assert probe(duckdb.Source(path=path, table="orders", key=["id"])).endswith("id, total")
+    assert probe(sqlalchemy.Source(url=url, table="orders", column="id")).endswith("id, total")
+    with pytest.raises(ConduitError, match="there is no column 'no'"):
+        probe(duckdb.Source(path=path, table="orders", key=["no"]))
+    (tmp_path / "in").mkdir()
+    assert probe(objects.Source(url=str(tmp_path / "in"))).startswith("nothing among")
+    (tmp_path / "in" / "a.jsonl").write_text("{}\n")
+    assert probe(objects.Source(url=f"{tmp_path}/in/*.jsonl")).endswith("a.jsonl is there")
+
+    new = iceberg.Destination(catalog=catalog, table="shop.orders", columns={"id": "long"})
+    assert probe(new) == "there is no table yet; it will be created"
+    with pytest.raises(ConduitError, match="there is no Iceberg table"):
+        probe(iceberg.Source(catalog=catalog, table="shop.orders"))
+    new.open()
+    new.teardown()
+    assert probe(new) == "the table has the columns id"
+    assert probe(iceberg.Source(catalog=catalog, table="shop.orders")).startswith("the table is there")
+
+
+def test_an_http_server_is_asked_and_given_nothing() -> None:
+    def respond(request: PeerRequest) -> PeerAnswer:
+        status = {"/orders": 200, "/closed": 401, "/ill": 503}.get(request.path, 404)
+        return PeerAnswer([{"id": 1}] if request.method == "GET" else b"", status)
+
+    with HttpPeer(respond).serving() as peer:
+        assert "answers 200 with" in probe(http.Source(url=f"{peer.url}/orders"))
+        assert "404 to HEAD; nothing was sent" in probe(http.Destination(url=f"{peer.url}/new"))
+        for failing in (http.Source, http.Destination):
+            with pytest.raises(ConduitError, match="answers 401") as raised:
+                probe(failing(url=f"{peer.url}/closed"))
+            assert raised.value.suggestion == "check the credentials"
+            with pytest.raises(ConduitError, match="answers 503"):
+                probe(failing(url=f"{peer.url}/ill"))
+    assert {request.method for request in peer.requests} == {"GET", "HEAD"}

@@ -338,7 +338,7 @@ def test_limits_that_spark_does_not_hold_are_problems_there_and_only_there() -> 
     slow = RateLimit(records_per_second=5)
     limited: dict[str, Any] = {
         "sources": [source("a", rate=slow)],
-        "destinations": [sink("x", rate=slow, batch_size=10, batch_bytes=1000), sink("y")],
+        "destinations": [sink("x", rate=slow, batch_size=10, batch_bytes=1000, batch_seconds=5), sink("y")],
     }
     compile_pipeline(pipeline(**limited))
     with pytest.raises(PipelineInvalid) as refused:
@@ -350,5 +350,6 @@ def test_limits_that_spark_does_not_hold_are_problems_there_and_only_there() -> 
         "destinations.x.rate",
         "destinations.x.batch_size",
         "destinations.x.batch_bytes",
+        "destinations.x.batch_seconds",
     ]
     assert all('engine "trio"' in (each.suggestion or "") and each.line for each in limits)

@@ -37,6 +37,8 @@ class Crew:
         self._state = state
         self._out = folder / "out.db"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        # Asked again and again: a connection for each question would cost the server a process.
+        self._connection = psycopg.connect(state, autocommit=True)
 
     def announce(self, count: int, lines: int, *, twice: Sequence[int] = ()) -> None:
         for number in range(count):
@@ -77,6 +79,9 @@ class Crew:
             process.kill()
             process.wait(300)
 
+    def close(self) -> None:
+        self._connection.close()
+
     @property
     def rows(self) -> list[tuple[int, int]]:
         """Object and line, in the order in which they arrived."""
@@ -98,12 +103,11 @@ class Crew:
 
     def done(self) -> int:
         """How many objects are committed to their end."""
-        with psycopg.connect(self._state, autocommit=True) as connection:
-            try:
-                rows = connection.execute("SELECT 1 FROM conduit_py.shards WHERE done <> 0").fetchall()
-            except psycopg.errors.UndefinedTable:
-                return 0  # nobody has opened the store yet
-            return len(rows)
+        try:
+            rows = self._connection.execute("SELECT 1 FROM conduit_py.shards WHERE done <> 0").fetchall()
+        except psycopg.errors.UndefinedTable:
+            return 0  # nobody has opened the store yet
+        return len(rows)
 
     def until(self, what: Callable[[], bool], seconds: float = 300) -> None:
         deadline = time.monotonic() + seconds
@@ -128,6 +132,7 @@ def make_crew(tmp_path: Path, postgres: str) -> Iterator[Callable[[QueueHarness]
     yield make
     for crew in made:
         crew.end()
+        crew.close()
 
 
 @pytest.mark.slow

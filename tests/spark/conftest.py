@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 from engine_world import PART_SIZE, WAYS, Supervise, World
 from quick_java import use_quick_java
 from shared_cluster import shared_cluster
-from spark_cluster import SMALL_CONF
+from spark_cluster import SMALL_CONF, SparkCluster
+from waiting import until
+from warm_workers import use_warm_workers
 
 from conduit_py import pipeline as p
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -27,8 +30,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_java() -> None:
-    """Most of these tests start Java."""
+    """Most of these tests start Java, and Java starts Python."""
     use_quick_java()
+    use_warm_workers()
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +53,20 @@ def spark_options(
         }
         # On a machine that does much else at the same time, executors take minutes to start.
         yield {"master": url, "conf": conf, "start_seconds": 300}
+
+
+@pytest.fixture(scope="session")
+def second_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("second-cluster"), cores=2, memory="2g") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def mortal_cluster(second_cluster: SparkCluster) -> SparkCluster:
+    """A cluster whose workers and executors a test may kill. Who kills a worker starts another."""
+    # Those of a test before would be killed in the place of its own.
+    trio.run(until, lambda: not second_cluster.executors())
+    return second_cluster
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+# Where a test has its support: a process of its own is not told by pytest.
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
 import trio
 from conduit_connectors import file, postgres, spark
 from spark_cluster import DEEP_STACK, SMALL_CONF

@@ -4,8 +4,8 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import pytest
 import trio
 from conduit_connectors import spark as spark_connector
 from engine_world import Supervise, World
+from warm_python import COMMAND, run_warm
+from warm_workers import DRIVER_MODULES
 
 from conduit_py import pipeline as p
 from conduit_py.config.python_file import load_pipelines
@@ -23,8 +25,6 @@ from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import LastError, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import open_store
-
-CAPTURED: Any = {"capture_stdout": True, "capture_stderr": True}
 
 COPYING = """
 import os
@@ -66,11 +66,10 @@ def on_any_spark(on_spark: Supervise, tmp_path: Path) -> World:
 
 async def run_command(program: Path, **environment: str) -> tuple[int, str]:
     """What `conduit-py run` says, and its exit code."""
-    command = [str(Path(sys.executable).with_name("conduit-py")), "run", str(program)]
-    command += ["--state", str(program.with_name("state"))]
-    with trio.fail_after(300):
-        ran = await trio.run_process(command, env=os.environ | environment, check=False, **CAPTURED)
-    return ran.returncode, ran.stdout.decode() + ran.stderr.decode()
+    command: list[str | Path] = [COMMAND, "run", program, "--state", program.with_name("state")]
+    start = partial(run_warm, command, env=os.environ | environment, preloaded=DRIVER_MODULES)
+    ran = await trio.to_thread.run_sync(start)
+    return ran.returncode, ran.stdout + ran.stderr
 
 
 async def run_here(program: Path, options: dict[str, Any], **more: Any) -> Any:

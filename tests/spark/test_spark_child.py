@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import trio
 from conduit_connectors import file, generator
+from warm_python import WarmPython
 
 from conduit_py import Destination, Pipeline, Recovery, Source, processor, sdk
 from conduit_py.errors import StateFailed
@@ -291,7 +292,7 @@ trio.run(main)
 def test_no_child_outlives_its_server_and_nothing_is_lost_with_it(tmp_path: Path) -> None:
     for acked in ("100", "50"):
         command = [sys.executable, "-c", SERVER, acked]
-        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        with WarmPython(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             child = int(server.stdout.readline())
             assert alive(child)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm_python import run_command
 
 FILE = """
 from conduit_py import Destination, Pipeline, Source, Spark
@@ -40,15 +41,13 @@ def run(
     """The exit code and what was said."""
     (folder / "plain.py").write_text(FILE.format(source=source, engine=engine and f"\n    engine={engine},"))
     (folder / "in.txt").write_text("one\n")
-    start = ["-c", program] if program else ["-m", "conduit_py.cli.main"]
-    ran = subprocess.run(
-        [sys.executable, *start, command, "plain.py", *options],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    arguments = (command, "plain.py", *options)
+    if program:
+        # What is missing is found out when modules are imported: not in a process that has them.
+        cold = [sys.executable, "-c", program, *arguments]
+        ran = subprocess.run(cold, cwd=folder, capture_output=True, text=True, timeout=300)
+    else:
+        ran = run_command(*arguments, cwd=folder, env=os.environ | environment)
     return ran.returncode, ran.stdout + ran.stderr
 
 
@@ -87,6 +86,14 @@ def test_check_says_what_it_runs_on(tmp_path: Path) -> None:
     code, said = run(tmp_path, command="check", engine='Spark(master="local[2]")')
 
     assert (code, said.splitlines()[0]) == (0, "copy: ok, 1 source, 0 processors, 1 destination, on Spark (local[2])")
+
+
+def test_check_warns_of_settings_that_open_spark_to_others(tmp_path: Path) -> None:
+    code, said = run(tmp_path, command="check", engine='Spark(master="local[2]", conf={"spark.authenticate": "false"})')
+
+    assert code == 0
+    assert said.count("warning: ") == 1
+    assert "whoever reaches a port of Spark on local[2] can run code there: set spark.authenticate to true" in said
 
 
 @pytest.mark.parametrize(

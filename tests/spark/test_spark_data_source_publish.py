@@ -1,9 +1,9 @@
 """What rows of Spark become, and how they are shown: all or none of a job, each batch of a stream once."""
 
 import json
+import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,6 +16,7 @@ import trio
 from conduit_connectors import file, journal, postgres, sqlite
 from pydantic import BaseModel
 from pyspark.sql import types
+from warm_python import run_warm
 
 from conduit_py import sdk
 from conduit_py.errors import FatalError, Fenced, PipelineInvalid, RecordRefused
@@ -104,7 +105,7 @@ def test_a_row_that_is_refused_leaves_nothing_of_the_job(kind: str, bad: Any, tm
 CRASHING = """
 import sys, trio
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {places!r}
 from test_spark_data_source_publish import parcel, place
 from conduit_py.spark.datasource.publish import publish_batch
 folder = Path({folder!r})
@@ -119,10 +120,12 @@ def test_a_driver_that_is_killed_while_it_publishes_does_so_when_it_is_back(
 ) -> None:
     state = str(tmp_path / "state")
     trio.run(publish_batch, place(kind, tmp_path), "query", 0, state, [parcel(1, 2)])
-    script = CRASHING.format(tests=str(Path(__file__).parent), folder=str(tmp_path), kind=kind)
+    here = Path(__file__).parent
+    places = [str(here), str(here.with_name("support"))]
+    script = CRASHING.format(places=places, folder=str(tmp_path), kind=kind)
 
-    ended = subprocess.run([sys.executable, "-c", script], env={"CONDUIT_KILL_AT": point}, timeout=300)
-    assert ended.returncode == -signal.SIGKILL
+    ended = run_warm([sys.executable, "-c", script], env=os.environ | {"CONDUIT_KILL_AT": point})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert shown(kind, tmp_path) == [1, 2]
     # Spark runs the batch again, and goes on.
     trio.run(publish_batch, place(kind, tmp_path), "query", 1, state, [parcel(3, 4)])

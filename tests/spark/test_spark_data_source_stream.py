@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from warm_python import WarmPython
+from warm_workers import DRIVER_MODULES
 
 from conduit_py.spark import DataSource
 
@@ -91,7 +93,10 @@ from pyspark.sql import SparkSession
 from conduit_py.spark import DataSource
 
 master, folder, how = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-os.environ["PYSPARK_PYTHON"] = sys.executable
+# The driver has what is there, and so has its Java; executors have not.
+sys.path.insert(0, str(folder / "site"))
+os.environ["PYTHONPATH"] = str(folder / "site")
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 building = SparkSession.builder.master(master).appName("killed").config("spark.task.maxFailures", "1")
 for each in sys.argv[4:]:
     building = building.config(*each.split("=", 1))
@@ -127,9 +132,9 @@ def driver(folder: Path, how: str, spark_options: Options) -> "subprocess.Popen[
     conf = [f"{name}={value}" for name, value in (spark_options["conf"] | {"spark.cores.max": "1"}).items()]
     command = [sys.executable, "-c", DRIVER, spark_options["master"], str(folder), how, *conf]
     with (folder / f"{how}.log").open("wb") as log:
-        return subprocess.Popen(
+        return WarmPython(
             command,
-            env=os.environ | {"PYTHONPATH": str(plugin)},
+            preloaded=DRIVER_MODULES,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

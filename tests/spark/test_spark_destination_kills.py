@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,8 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 from spark_cluster import SparkCluster
+from warm_python import COMMAND, WarmPython
+from warm_workers import DRIVER_MODULES
 
 RECORDS = 3000
 SECONDS_MAX = 900.0
@@ -60,24 +61,26 @@ pipeline = Pipeline(
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS_MAX)
-def test_every_record_is_there_once(tmp_path: Path, postgres: str, spark_options: dict[str, Any]) -> None:
+def test_every_record_is_there_once(
+    tmp_path: Path, postgres: str, spark_options: dict[str, Any], mortal_cluster: SparkCluster
+) -> None:
     """An executor is killed by a task of the snapshot, a worker and another executor while batches are written."""
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("CREATE TABLE numbers (n BIGINT NOT NULL)")
     (tmp_path / "killed.py").write_text(PIPELINE.replace("RECORDS", str(RECORDS)))
-    with SparkCluster(tmp_path / "cluster", cores=2, memory="2g") as cluster:
-        process = _started(tmp_path, cluster.url, postgres, spark_options["conf"]["spark.jars"])
-        try:
-            _wait_for(process, lambda: _batches(tmp_path) >= 1)
-            cluster.kill_worker(next(iter(cluster.workers)))
-            cluster.start_worker("worker-3")
-            _wait_for(process, lambda: _batches(tmp_path) >= 3 and bool(cluster.executors()))
-            os.kill(cluster.executors()[0].pid, signal.SIGKILL)
-            batches = _batches(tmp_path)
-            _, said = process.communicate(timeout=SECONDS_MAX)
-        finally:
-            process.kill()
-            process.wait()
+    cluster = mortal_cluster
+    process = _started(tmp_path, cluster.url, postgres, spark_options["conf"]["spark.jars"])
+    try:
+        _wait_for(process, lambda: _batches(tmp_path) >= 1)
+        cluster.kill_worker(next(iter(cluster.workers)))
+        cluster.start_worker()
+        _wait_for(process, lambda: _batches(tmp_path) >= 3 and bool(cluster.executors()))
+        os.kill(cluster.executors()[0].pid, signal.SIGKILL)
+        batches = _batches(tmp_path)
+        _, said = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
+        process.wait()
 
     assert process.returncode == 0, said.decode()
     assert (tmp_path / "executor-killed").exists()
@@ -92,8 +95,9 @@ def _started(folder: Path, master: str, postgres: str, driver: str) -> "subproce
     at = urlsplit(postgres)
     url = f"jdbc:postgresql://{at.hostname}:{at.port}{at.path}"
     environment = {"FOLDER": str(folder), "MASTER": master, "URL": url, "JAR": driver}
-    return subprocess.Popen(
-        [sys.executable, "-m", "conduit_py.cli.main", "run", "killed.py", "--state", str(folder / "state")],
+    return WarmPython(
+        [COMMAND, "run", "killed.py", "--state", folder / "state"],
+        preloaded=DRIVER_MODULES,
         cwd=folder,
         env=os.environ | environment | {"DATABASE_USER": str(at.username)},
         stdout=subprocess.DEVNULL,

@@ -3,9 +3,9 @@
 import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from change_source import ChangeSource
 from conduit_connectors import file, memory
 from conduit_connectors.sqlite_queue import Source as QueueSource
 from pyspark.sql import SparkSession
+from warm_python import COMMAND, run_warm
+from warm_workers import DRIVER_MODULES
 
 from conduit_py import pipeline as p
 from conduit_py.config.python_file import load_pipelines
@@ -301,18 +303,17 @@ async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
         file.write('{"m": 1}\n')
     program, state = tmp_path / "doubling.py", tmp_path / "state"
     program.write_text(DOUBLING.format(folder=str(tmp_path)))
-    command = [str(Path(sys.executable).with_name("conduit-py")), "run", str(program), "--state", str(state)]
+    command: list[str | Path] = [COMMAND, "run", program, "--state", state, "--engine", "spark", "--master", "local[2]"]
     environment = os.environ | {"CONDUIT_KILL_AT": "transaction.after_commit:2"}
 
-    killed = await trio.run_process(
-        [*command, "--engine", "spark", "--master", "local[2]"], env=environment, check=False, **CAPTURED
-    )
+    start = partial(run_warm, command, env=environment, preloaded=DRIVER_MODULES)
+    killed = await trio.to_thread.run_sync(start)
     before = [json.loads(line)["n"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     async with await open_store(state) as store:
         supervisor = SparkSupervisor(load_pipelines(program)[0], store, spark=SparkOptions(**spark_options))
         ended = await supervisor.run()
 
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert 0 < len(before) < 1000
     assert ended.status is Status.COMPLETED, ended.error
     after = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import trio
 from conduit_connectors import memory
 from conduit_connectors.spark import Destination, Sink, Source
 from pyspark.sql import DataFrame, SparkSession
+from warm_python import COMMAND, run_warm
+from warm_workers import DRIVER_MODULES
 
 from conduit_py import pipeline as p
 from conduit_py.config.python_file import load_pipelines
@@ -101,14 +103,16 @@ async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
     alone = {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": java}}
 
     program.write_text(DOUBLING.format(folder=str(tmp_path), delivery=delivery, options=alone))
-    command = [str(Path(sys.executable).with_name("conduit-py")), "run", str(program), "--state", str(state)]
-    killed = await trio.run_process(command, env=os.environ | {"CONDUIT_KILL_AT": point}, check=False, **CAPTURED)
+    command: list[str | Path] = [COMMAND, "run", program, "--state", state]
+    environment = os.environ | {"CONDUIT_KILL_AT": point}
+    start = partial(run_warm, command, env=environment, preloaded=DRIVER_MODULES)
+    killed = await trio.to_thread.run_sync(start)
     shown = [row["n"] for row in stored(tmp_path / "out")]
     program.write_text(DOUBLING.format(folder=str(tmp_path), delivery=delivery, options=spark_options))
     async with await open_store(state) as store:
         outcome = await run_to_end(load_pipelines(program)[0], store)
 
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert 0 < len(shown) < 990
     assert outcome.status is Status.COMPLETED, outcome.error
     assert [row["n"] for row in stored(tmp_path / "out")] == [n for n in range(1, 1000) if n % 100]

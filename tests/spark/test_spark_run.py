@@ -1,11 +1,12 @@
 """`conduit_py.run` and `run_async` of a pipeline on Spark, each in a process of its own, as a user's script."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from warm_python import run_warm
+from warm_workers import DRIVER_MODULES
 
 SCRIPT = """
 import asyncio
@@ -48,9 +49,7 @@ print(outcome.status, outcome.counts.read, outcome.counts.acked, kept)
 def test_run_on_spark(how: str, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5)))
     (tmp_path / "script.py").write_text(SCRIPT.format(how=how))
-    ran = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
-    )
+    ran = run_warm([sys.executable, tmp_path / "script.py"], cwd=tmp_path, timeout=600, preloaded=DRIVER_MODULES)
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "completed 5 5 [3]\n"

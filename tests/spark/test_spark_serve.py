@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from conduit_server import Server
 from process_tree import processes
+from warm_python import COMMAND, run_warm
 
 FILE = """
 from pathlib import Path
@@ -213,5 +212,4 @@ def test_the_end_of_the_server_drains_it(site: Site) -> None:
 
 
 def command(site: Site, *arguments: str) -> str:
-    line = [sys.executable, "-m", "conduit_py.cli.main", *arguments, "--url", site.running.url]
-    return subprocess.run(line, capture_output=True, text=True, check=True, timeout=300).stdout
+    return run_warm([COMMAND, *arguments, "--url", site.running.url], check=True).stdout

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from warm_python import run_warm
+from warm_workers import DRIVER_MODULES
 
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.spark.session.errors import failure_advice, spark_errors
@@ -27,10 +29,15 @@ except Exception as error:
 
 
 def in_a_process(code: str, **environment: str) -> str:
-    """What a program prints, in a process of its own, where nothing of Spark has been touched yet."""
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=300
-    )
+    """What a program prints, in a process of its own, where no Spark has been started yet."""
+    ran = run_warm([sys.executable, "-c", code], env=os.environ | environment, preloaded=DRIVER_MODULES)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def in_a_cold_process(code: str) -> str:
+    """What a program about imports prints, in a process that has imported nothing of Spark yet."""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -69,13 +76,14 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert in_a_process(code) == "Spark needs pyspark, not installed here: pip install 'conduit-dataflow[spark]'\n"
+    told = "Spark needs pyspark, not installed here: pip install 'conduit-dataflow[spark]'\n"
+    assert in_a_cold_process(code) == told
 
 
 def test_pyspark_is_imported_only_when_it_is_used() -> None:
     code = "import sys, conduit_connectors.spark; print('pyspark' in sys.modules)"
 
-    assert in_a_process(code) == "False\n"
+    assert in_a_cold_process(code) == "False\n"
 
 
 def test_a_master_that_does_not_answer_is_told_at_once() -> None:

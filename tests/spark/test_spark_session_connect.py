@@ -18,6 +18,8 @@ import pyspark
 import pytest
 from conduit_connectors.spark import Jdbc, Source
 from spark_cluster import DEEP_STACK
+from warm_python import run_warm
+from warm_workers import DRIVER_MODULES
 
 from conduit_py.errors import TransientError
 
@@ -142,7 +144,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def said(server: str, folder: Path) -> dict[str, Any]:
     """What a client says, in a process of its own: one that has a driver cannot have a server too."""
     command = [sys.executable, "-c", PROGRAM, str(folder), server]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS)
+    ran = run_warm(command, timeout=START_SECONDS, preloaded=DRIVER_MODULES)
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
@@ -198,7 +200,7 @@ except Exception as error:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address = f"sc://127.0.0.1:{bound.getsockname()[1]}"
-        ran = subprocess.run([sys.executable, "-c", program, address], capture_output=True, text=True, timeout=300)
+        ran = run_warm([sys.executable, "-c", program, address], preloaded=DRIVER_MODULES)
 
     name = TransientError.__name__
     assert ran.stdout == f"{name} no Spark Connect server answers at {address}: Connection refused\n", ran.stderr

@@ -2,11 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from warm_python import COMMAND, run_warm
+from warm_workers import DRIVER_MODULES
 
 PIPELINE = """
 import os
@@ -38,9 +39,8 @@ def test_a_batch_too_large_for_java_stops_the_run_and_a_larger_one_takes_it(tmp_
     (tmp_path / "big.py").write_text(PIPELINE)
 
     def run(heap: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "conduit_py.cli.main", "run", "big.py", "--state", "state"]
-        environment = os.environ | {"HEAP": heap}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        command: list[str | Path] = [COMMAND, "run", "big.py", "--state", "state"]
+        return run_warm(command, cwd=tmp_path, env=os.environ | {"HEAP": heap}, preloaded=DRIVER_MODULES)
 
     small = run("200m")
     between = list(tmp_path.glob("lake/batch=*"))

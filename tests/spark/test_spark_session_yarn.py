@@ -2,12 +2,13 @@
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm_python import run_warm
+from warm_workers import DRIVER_MODULES
 
 from conduit_py.errors import TransientError
 from conduit_py.spark.session.yarn import Submission, require_manager
@@ -49,7 +50,7 @@ def settings(**values: str) -> str:
 def test_without_its_settings_it_says_which_to_give() -> None:
     unset = {name: value for name, value in os.environ.items() if name not in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")}
 
-    ran = subprocess.run([sys.executable, "-c", OPEN], env=unset, capture_output=True, text=True, timeout=300)
+    ran = run_warm([sys.executable, "-c", OPEN], env=unset, preloaded=DRIVER_MODULES)
 
     assert ran.stdout == (
         "FatalError Spark cannot find YARN: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set "

@@ -22,9 +22,11 @@ import pyarrow.parquet as pq
 import pytest
 from process_tree import processes
 from spark_cluster import SparkCluster
+from warm_python import WarmPython
+from warm_workers import DRIVER_MODULES
 
 DRIVER = Path(__file__).with_name("soak_driver.py")
-RECORDS = int(os.environ.get("CONDUIT_SOAK_RECORDS", "60000"))
+RECORDS = int(os.environ.get("CONDUIT_SOAK_RECORDS", "24000"))
 LIVES = int(os.environ.get("CONDUIT_SOAK_LIVES", "1"))
 """How many drivers are killed before one may come to the end. In the life of each, one of everything else is killed."""
 SECONDS_MAX = 900.0 + 300.0 * LIVES + RECORDS / 200
@@ -51,7 +53,6 @@ class Kills:
 
     def __init__(self, cluster: SparkCluster) -> None:
         self._cluster = cluster
-        self._started = len(cluster.workers)
         self.count: Counter[str] = Counter()
 
     def python_worker(self) -> None:
@@ -66,8 +67,7 @@ class Kills:
         name = next(iter(self._cluster.workers))
         self._cluster.kill_worker(name)
         self.count["worker"] += 1
-        self._started += 1
-        self._cluster.start_worker(f"worker-{self._started}")
+        self._cluster.start_worker()
 
     def driver(self, process: subprocess.Popen[str]) -> None:
         self._kill("driver", process.pid)
@@ -140,9 +140,10 @@ class Soak:
         size = (self._folder / "in.jsonl").stat().st_size // (LIVES + 1) // PARTS_IN_A_LIFE
         arguments = [str(self._folder), self._cluster.url, self._url, str(min(size, PART_SIZE))]
         with (self._folder / "driver.log").open("a") as log:
-            return subprocess.Popen(
+            return WarmPython(
                 [sys.executable, str(DRIVER), *arguments],
-                env=os.environ | fate | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                preloaded=DRIVER_MODULES,
+                env=os.environ | fate,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -154,13 +155,14 @@ class Soak:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS_MAX)
-def test_every_record_is_there_once_whatever_was_killed(tmp_path: Path, postgres: str) -> None:
+def test_every_record_is_there_once_whatever_was_killed(
+    tmp_path: Path, postgres: str, mortal_cluster: SparkCluster
+) -> None:
     with (tmp_path / "in.jsonl").open("w") as file:
         file.writelines(map(driver.line, range(RECORDS)))
-    with SparkCluster(tmp_path / "cluster", cores=2, memory="2g") as cluster:
-        soak, started = Soak(tmp_path, postgres, cluster), time.monotonic()
-        soak.endure()
-        seconds = time.monotonic() - started
+    soak, started = Soak(tmp_path, postgres, mortal_cluster), time.monotonic()
+    soak.endure()
+    seconds = time.monotonic() - started
     kills = soak.kills.count
     print(
         f"{RECORDS} records in {seconds:.0f} s, {RECORDS / seconds:,.0f} a second, {kills.total()} kills: {dict(kills)}"

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,8 @@ from conduit_connectors import file
 from conduit_connectors.spark import Source
 from pyspark.sql import DataFrame, SparkSession
 from waiting import until
+from warm_python import COMMAND, run_warm
+from warm_workers import DRIVER_MODULES
 
 from conduit_py import pipeline as p
 from conduit_py.errors import FatalError, TransientError
@@ -277,11 +277,11 @@ def test_every_row_comes_once_when_the_process_is_killed(tmp_path: Path) -> None
         path = numbers(tmp_path / "numbers", start, start + 300) / f"{start}.parquet"
         os.utime(path, (start + 1, start + 1))
     (tmp_path / "killed.py").write_text(KILLED)
-    command = [sys.executable, "-m", "conduit_py.cli.main", "run", "killed.py", "--state", str(tmp_path / "state")]
+    command: list[str | Path] = [COMMAND, "run", "killed.py", "--state", tmp_path / "state"]
 
     def run(kill_at: int) -> int:
         environment = os.environ | {"FOLDER": str(tmp_path), "KILL_AT": str(kill_at)}
-        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        ran = run_warm(command, cwd=tmp_path, env=environment, preloaded=DRIVER_MODULES)
         assert ran.returncode in (0, -signal.SIGKILL), ran.stderr
         return ran.returncode
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import trio
 
-from conduit_py.spark.child.link import TO_CHILD, TO_SERVER, ChildLink, StoreCall, StoreReply
+from conduit_py.spark.child.process import TO_CHILD, TO_SERVER, ChildLink, StoreCall, StoreReply
 from conduit_py.spark.child.store import ChildStore, answer_call
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.postgres.store import PostgresStore

@@ -1,9 +1,9 @@
 """What only a store in PostgreSQL can do or suffer: several servers, broken connections, other people's databases."""
 
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import psycopg
 import pytest
 import trio
 import trio.testing
+from warm_python import WarmPython, run_warm
 
 from conduit_py.errors import EnvironmentUnfit, Fenced, Repeated, RunElsewhere, StateFailed
 from conduit_py.store.claim import Changes, Claim, ClaimState
@@ -158,16 +159,15 @@ async def test_a_pipeline_is_held_by_one_server_at_a_time(stores: list[PostgresS
 
 async def test_a_server_that_was_killed_holds_nothing(database: Database, shared_database: str) -> None:
     command = [sys.executable, str(CHILD), "held", shared_database, "orders"]
-    holder = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    assert await holder.stdout.receive_some() == b"held\n"
-    refused = await trio.run_process(command, capture_stdout=True)
-    holder.send_signal(signal.SIGKILL)
-    await holder.wait()
+    with WarmPython(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert await trio.to_thread.run_sync(holder.stdout.readline) == b"held\n"
+        refused = await trio.to_thread.run_sync(partial(run_warm, command, check=True))
+        holder.kill()
     async with await PostgresStore.open(shared_database) as store:
         await eventually(lambda: try_to_hold(store, "orders"))
 
-    assert refused.stdout.decode().startswith(f"pipeline 'orders' is run by process {holder.pid} on ")
+    assert refused.stdout.startswith(f"pipeline 'orders' is run by process {holder.pid} on ")
 
 
 async def try_to_hold(store: PostgresStore, pipeline: str) -> bool:

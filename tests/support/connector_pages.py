@@ -9,6 +9,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class ConnectorPage:
     def example(self) -> Path:
         return EXAMPLES / f"{self.name.replace('.', '_')}.py"
 
-    @property
+    @cached_property
     def extra(self) -> str | None:
         """The extra of our distribution that has the packages which it imports."""
         imported = list(_packages(self.module))
@@ -82,6 +83,7 @@ class ConnectorPage:
         yield _table(("metric", "meaning"), [(f"`{each.name}`", each.meaning) for each in own_metrics(kind, plugin)])
 
 
+@cache
 def all_pages() -> list[ConnectorPage]:
     """One for each connector of `conduit_connectors` that an entry point names, in the order of their names."""
     found: dict[str, ConnectorPage] = {}
@@ -208,7 +210,7 @@ def _needed_at_import(name: str, seen: set[str]) -> Iterator[str]:
     if package != CODE.name or name in seen or not file.exists():
         return
     seen.add(name)
-    for statement in ast.parse(file.read_text()).body:
+    for statement in _parse(file).body:
         for imported in _names(statement):
             yield imported.partition(".")[0]
             yield from _needed_at_import(imported, seen)
@@ -219,9 +221,14 @@ def _files(module: str) -> list[Path]:
     return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
 
 
-def _imports(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text())):
-        yield from _names(node)
+@cache
+def _imports(file: Path) -> list[str]:
+    return [name for node in ast.walk(_parse(file)) for name in _names(node)]
+
+
+@cache
+def _parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -67,7 +67,7 @@ class HttpPeer:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815
+            do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815
 
             def log_message(self, *args: object) -> None:
                 pass

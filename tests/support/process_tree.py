@@ -1,12 +1,14 @@
 """Process tree: a process and everything below it, with what they used of the machine, as Linux tells it."""
 
 import os
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PEAK = "VmHWM:"
+_LISTENS = "0A"
 
 
 class Process(NamedTuple):
@@ -61,3 +63,27 @@ def _is_below(process: Process, roots: set[int], known: dict[int, Process]) -> b
             return True
         at = known.get(at.parent)
     return False
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses on which a process listens, of TCP; none if it has ended."""
+    try:
+        held = {os.readlink(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir() if descriptor.is_symlink()}
+        tables = {
+            family: Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+            for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6))
+        }
+    except OSError:
+        return set()
+    rows = [(family, line.split()) for family, lines in tables.items() for line in lines]
+    return {
+        _address(family, row[1].partition(":")[0])
+        for family, row in rows
+        if row[3] == _LISTENS and f"socket:[{row[9]}]" in held
+    }
+
+
+def _address(family: socket.AddressFamily, written: str) -> str:
+    """An address as Linux writes it there: four bytes at a time, each four from the last to the first."""
+    raw = bytes.fromhex(written)
+    return socket.inet_ntop(family, b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4)))

@@ -15,7 +15,10 @@ from process_tree import Process, processes
 
 DEEP_STACK = "-Xss4m"
 """Without the later tiers of compilation, plans of Spark need a deeper stack."""
+PEER_CONF = {"spark.authenticate": "true", "spark.authenticate.secret": "the secret that all nodes of the tests share"}
+"""With which a driver may speak to the cluster."""
 SMALL_CONF = {
+    **PEER_CONF,
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
@@ -39,11 +42,16 @@ class SparkCluster:
         self.folder = folder
         self._worker_options = ("--cores", str(cores), "--memory", memory)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._workers_started = 0
         folder.mkdir(parents=True, exist_ok=True)
+        self._properties = folder / "daemon.properties"
+        # Not on the command lines of its processes, where every user of the machine could read it.
+        self._properties.touch(mode=0o600)
+        self._properties.write_text("".join(f"{name} {value}\n" for name, value in PEER_CONF.items()))
         self._start("master", "master.Master", "--port", "0")
         self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
-        for number in range(1, workers + 1):
-            self.start_worker(f"worker-{number}")
+        for _ in range(workers):
+            self.start_worker()
 
     def __enter__(self) -> Self:
         return self
@@ -62,9 +70,10 @@ class SparkCluster:
         """The executors of all workers, of whatever application."""
         return [each for each in processes(*self.workers.values()) if _EXECUTOR in each.command]
 
-    def start_worker(self, name: str) -> None:
-        """Add a worker, whose name nobody else has."""
-        assert name not in self._processes
+    def start_worker(self) -> None:
+        """Add a worker, with a name that none had before."""
+        self._workers_started += 1
+        name = f"worker-{self._workers_started}"
         options = (*self._worker_options, "--work-dir", str(self.folder / name), self.url)
         self._start(name, "worker.Worker", *options)
 
@@ -96,7 +105,7 @@ class SparkCluster:
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{program}"]
         with (self.folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--webui-port", "0", *options],
+                [*command, "--properties-file", self._properties, "--host", "127.0.0.1", "--webui-port", "0", *options],
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -2,10 +2,12 @@
 
 A nursery imports the command once for each process of pytest, and forks itself for each program. What a test does to
 such a process, it does to a real one: it has its own arguments, folder, environment, streams, signals and end.
-`WarmPython` takes the place of `subprocess.Popen`, and `run_warm` that of `subprocess.run`. A test of the start itself,
-or one that limits or traces the process, starts it by `subprocess`.
+`WarmPython` takes the place of `subprocess.Popen`, and `run_warm` that of `subprocess.run`. In the lines of `run_bash`,
+`conduit-py` and `python` are such programs. A test of the start itself, or one that limits or traces the process,
+starts it by `subprocess`.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -15,6 +17,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
@@ -24,8 +27,10 @@ from typing import Any, NoReturn
 
 COMMAND = Path(sys.executable).with_name("conduit-py")
 _COMMAND_MODULE = "conduit_py.cli.main"
+_BARE = (_COMMAND_MODULE, "conduit_py.cli.check", "conduit_py.cli.run")
+"""The command alone, without a connector and its library."""
 _PRELOADED = (
-    _COMMAND_MODULE,
+    *_BARE,
     "conduit_connectors.file",
     "conduit_connectors.generator",
     "conduit_connectors.journal",
@@ -36,9 +41,7 @@ _PRELOADED = (
     "conduit_connectors.postgres",
     "conduit_connectors.sqlite",
     "conduit_connectors.stdio",
-    "conduit_py.cli.check",
     "conduit_py.cli.client",
-    "conduit_py.cli.run",
     "conduit_py.cli.serve",
     "conduit_py.server.serve",
     "conduit_py.store.postgres.store",
@@ -53,11 +56,15 @@ _SECONDS_MAX = 300
 class WarmPython(subprocess.Popen[Any]):
     """A command line that starts Python or `conduit-py`, as a fork of the nursery.
 
-    The nursery has imported the `preloaded` modules too, from the first program on that asks for them.
+    The nursery has imported the `preloaded` modules too, from the first program on that asks for them. A `bare` one has
+    imported no connector and no library of one.
     """
 
-    def __init__(self, command: Sequence[str | Path], preloaded: Sequence[str] = (), **settings: Any) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], preloaded: Sequence[str] = (), *, bare: bool = False, **settings: Any
+    ) -> None:
         self._preloaded = preloaded
+        self._bare = bare
         super().__init__([str(word) for word in command], **settings)
 
     def _execute_child(self, command: Sequence[str], *inherited: Any) -> None:
@@ -72,7 +79,7 @@ class WarmPython(subprocess.Popen[Any]):
             "session": session,
             "preloaded": self._preloaded,
         }
-        socket.send_fds(_nursery(), [json.dumps(request).encode()], [*streams, written])
+        socket.send_fds(_nursery(self._bare), [json.dumps(request).encode()], [*streams, written])
         os.close(written)
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         self._child_created = True
@@ -114,11 +121,12 @@ def run_warm(
     check: bool = False,
     timeout: float = _SECONDS_MAX,
     preloaded: Sequence[str] = (),
+    bare: bool = False,
     **settings: Any,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command line that starts Python to its end, with nothing to read. What it prints is returned as text."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    start = _start_of(settings.get("env", os.environ), preloaded)
+    start = _start_of(settings.get("env", os.environ), preloaded, bare)
     with start(command, text=True, **(streams | settings)) as process:
         try:
             said = process.communicate(timeout=timeout)
@@ -131,17 +139,83 @@ def run_warm(
     return ended
 
 
+_CALLER = """#!{python} -IS
+import os, sys, json, signal, socket
+own = {{name: value for name, value in os.environ.items() if name.startswith({read_at_start})}}
+words = sys.argv[1:]
+if own != {inherited} or not {arguments}:
+    os.execv({program!r}, [{program!r}, *words])
+answers, written = os.pipe()
+umask = os.umask(0)
+os.umask(umask)
+request = {{
+    "arguments": {arguments}, "folder": os.getcwd(), "environment": dict(os.environ), "umask": umask,
+    "session": False, "preloaded": ("pytest",) if "pytest" in words else (),
+}}
+nursery = socket.socket(fileno=int(os.environ["CONDUIT_WARM_NURSERY"]))
+socket.send_fds(nursery, [json.dumps(request).encode()], [0, 1, 2, written])
+os.close(written)
+nursery.detach()
+lines = os.fdopen(answers)
+child = int(lines.readline())
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) is not signal.SIG_IGN:
+        signal.signal(number, lambda number, _: os.kill(child, number))
+code = os.waitstatus_to_exitcode(int(lines.readline()))
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+"""A program that asks the nursery for another, lends it its streams, hands its signals on and ends as it does."""
+
+
+def run_bash(line: str, *, cwd: Path, timeout: float = _SECONDS_MAX) -> "subprocess.CompletedProcess[str]":
+    """Run a line of the shell, in which `conduit-py` and `python` are forks of the nursery."""
+    nursery = _nursery(False).fileno()
+    places = [str(_callers()), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = os.environ | {"PATH": ":".join(places), "CONDUIT_WARM_NURSERY": str(nursery)}
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=cwd, env=environment, pass_fds=[nursery], capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+
+
+@cache
+def _callers() -> Path:
+    """A folder with the programs that the shell finds first."""
+    folder = tempfile.TemporaryDirectory(prefix="conduit-py-callers-")
+    atexit.register(folder.cleanup)
+    inherited = {name: value for name, value in os.environ.items() if name.startswith(_READ_AT_START)}
+    for name, program, arguments in (
+        (COMMAND.name, str(COMMAND), f"['-m', {_COMMAND_MODULE!r}, *words]"),
+        ("python", sys.executable, "(words if words and (words[0] in ('-c', '-m') or words[0][0] != '-') else [])"),
+    ):
+        caller = Path(folder.name) / name
+        caller.write_text(
+            _CALLER.format(
+                python=sys.executable,
+                program=program,
+                arguments=arguments,
+                inherited=inherited,
+                read_at_start=_READ_AT_START,
+            )
+        )
+        caller.chmod(0o755)
+    return Path(folder.name)
+
+
 def run_command(*arguments: str, cwd: Path, env: Mapping[str, str] = os.environ) -> "subprocess.CompletedProcess[str]":
     """Run `conduit-py` to its end, with nothing to read."""
     return run_warm([COMMAND, *arguments], cwd=cwd, env=env)
 
 
-def _start_of(environment: Mapping[str, str], preloaded: Sequence[str]) -> Any:
+def _start_of(environment: Mapping[str, str], preloaded: Sequence[str], bare: bool) -> Any:
     """What starts the command: cold where its environment matters before its first line."""
     changed = dict(environment.items() ^ os.environ.items())
     if any(name.startswith(_READ_AT_START) for name in changed):
         return subprocess.Popen
-    return partial(WarmPython, preloaded=preloaded)
+    return partial(WarmPython, preloaded=preloaded, bare=bare)
 
 
 def _arguments_of(command: Sequence[str]) -> list[str]:
@@ -154,9 +228,12 @@ def _arguments_of(command: Sequence[str]) -> list[str]:
 
 
 @cache
-def _nursery() -> socket.socket:
+def _nursery(bare: bool) -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    subprocess.Popen([sys.executable, __file__, str(its.fileno())], pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+    modules = ",".join(_BARE if bare else _PRELOADED)
+    subprocess.Popen(
+        [sys.executable, __file__, str(its.fileno()), modules], pass_fds=[its.fileno()], stdin=subprocess.DEVNULL
+    )
     its.close()
     return ours
 
@@ -176,7 +253,8 @@ def _be_nursery(requests: socket.socket) -> dict[str, Any]:
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_MAX, 4)
         if not message:
-            sys.exit()
+            # At once: libraries complain of what is left at the end of an interpreter, and nobody reads that.
+            os._exit(0)
         request: dict[str, Any] = json.loads(message)
         _import(request["preloaded"])
         if os.fork():
@@ -231,6 +309,7 @@ def _run(request: dict[str, Any]) -> NoReturn:
     if request["session"]:
         os.setsid()
     os.chdir(request["folder"])
+    os.umask(request.get("umask", os.umask(0)))
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
@@ -263,5 +342,5 @@ def _execute(text: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    _import(_PRELOADED)
+    _import(sys.argv[2].split(","))
     _run(_be_nursery(socket.socket(fileno=int(sys.argv[1]))))

@@ -7,12 +7,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 import pytest
+import trio
 
 from conduit_py.batch import Batch, MessageId
 from conduit_py.record import Record
 from conduit_py.sdk import AckMode, Answer, DestinationConnector, Options, WriteGuarantee
 from conduit_py.testing import destination_checks
-from conduit_py.testing.connector_driver import DestinationCase, run_check
+from conduit_py.testing.connector_driver import DestinationCase, leaves_nothing_behind, run_check
 from conduit_py.testing.destination_checks import DESTINATION_CHECKS
 from conduit_py.testing.event_log import numbered_record
 
@@ -309,6 +310,29 @@ def test_a_good_destination_passes(check: Any, kind: type[Good]) -> None:
 def test_each_rule_catches_the_destination_that_breaks_it(check: str, kind: type[Good], says: str | None) -> None:
     with pytest.raises((AssertionError, KeyError), match=says):
         run_check(getattr(destination_checks, check), case(kind))
+
+
+async def test_a_thread_of_somebody_else_that_comes_while_files_are_waited_for_is_not_counted() -> None:
+    lives, ended = 0, trio.Event()
+    over = threading.Event()
+
+    async def live(alive: list[object]) -> None:
+        nonlocal lives
+        alive.append(open(__file__))  # noqa: ASYNC230, SIM115
+        lives += 1
+        if lives == 4:
+            ended.set()
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def _come_after_the_first_look() -> None:
+            await ended.wait()
+            threading.Thread(target=over.wait, daemon=True).start()
+
+        with pytest.raises(AssertionError, match="3 open files are left behind"):
+            await leaves_nothing_behind(live)
+        over.set()
 
 
 class NeverReturns(Good):

@@ -17,10 +17,11 @@ import trio
 
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline, derive
-from conduit_py.spark.child.link import (
+from conduit_py.spark.child.process import (
     TO_CHILD,
     ChildLink,
     LettersQueued,
+    LogLine,
     PipelineEnded,
     ProgressReport,
     StartPipeline,
@@ -29,7 +30,6 @@ from conduit_py.spark.child.link import (
     ToChild,
     recovery_in,
 )
-from conduit_py.spark.child.process import LogLine
 from conduit_py.spark.child.store import ChildStore
 from conduit_py.wire_error import WireError, safe_text
 

@@ -10,7 +10,7 @@ import trio
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import ConduitError, StateFailed
 from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
-from conduit_py.spark.child.link import ChildLink, StoreCall, StoreReply, ToChild
+from conduit_py.spark.child.process import ChildLink, StoreCall, StoreReply, ToChild
 from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.letter_codec import decode_stored_letter, encode_stored_letter
 from conduit_py.store.store import Kind, Store, StoredEntry

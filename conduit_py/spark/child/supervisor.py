@@ -30,15 +30,17 @@ from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.pipeline_log import PipelineLog
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
-from conduit_py.spark.child.link import (
+from conduit_py.spark.child.process import (
+    ChildProcess,
     LettersQueued,
     PipelineEnded,
+    ProcessLost,
     ProgressReport,
     StartPipeline,
     StopPipeline,
     StoreCall,
+    start_child,
 )
-from conduit_py.spark.child.process import ChildProcess, ProcessLost, start_child
 from conduit_py.spark.child.store import answer_call
 from conduit_py.spark.engine.pickling import parts_of, pickle_pipeline
 from conduit_py.status import PipelineState, Status, Stopper

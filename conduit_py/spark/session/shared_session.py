@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.spark.session import yarn
 from conduit_py.spark.session.errors import error_text, is_over
-from conduit_py.spark.session.java import local_conf, require_java, start_gateway
+from conduit_py.spark.session.java import require_java, safe_conf, site_conf, start_gateway, worker_python
 from conduit_py.spark.session.options import SparkOptions
 
 if TYPE_CHECKING:
@@ -215,9 +215,10 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
     # Checked first: PySpark's own error does not say what to install.
     require_java()
     _require_master(options.master)
+    site = site_conf()
+    conf = CONF | safe_conf(options.master, site | options.conf) | options.conf
     # Otherwise workers run the `python3` of their PATH, which may be another version.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = CONF | local_conf(options.master) | options.conf
+    python = (site | conf).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON", sys.executable)
     conf["spark.driver.extraJavaOptions"] = f"{_JAVA} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
     submission = None
     if options.master == yarn.MASTER:
@@ -228,7 +229,7 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
     for name, value in conf.items():
         builder = builder.config(name, value)
     try:
-        with submission.watching() if submission else nullcontext():
+        with submission.watching() if submission else nullcontext(), worker_python(python):
             start_gateway(options.master, conf)
             session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:

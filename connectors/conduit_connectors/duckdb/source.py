@@ -60,17 +60,17 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def data_file(self) -> Path:
         return self.options.path
 
+    def probe(self) -> str:
+        try:
+            return f"{self.options.table or 'the query'} has the columns {', '.join(self._connect())}"
+        finally:
+            self.teardown()
+
     def open(self, position: bytes | None) -> None:
         options = self.options
-        if not options.path.exists():
-            raise FatalError(f"there is no {options.path}", suggestion="check the path")
         self._last = None if position is None else decode_key(position, options.key)
-        self._connection = connect(options.path, read_only=True)
-        self._from = _quote_path(options.table) if options.table is not None else f"({options.query})"
         self._collection = {metadata.COLLECTION: options.table} if options.table is not None else {}
-        self._run("SET TimeZone = 'UTC'", ())
-        described = self._run(f"DESCRIBE SELECT * FROM {self._from}", ()).fetchall()
-        self._check_columns({name: str(kind) for name, kind, *_ in described})
+        self._connect()
         # No row is greater than null, and null than none: after a restart such a row would be skipped.
         order, without = (
             ", ".join(map(_quote, options.key)),
@@ -106,6 +106,18 @@ class Source(sdk.SourceConnector[SourceOptions]):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _connect(self) -> list[str]:
+        """Open the database, read only; return the columns of the table or query."""
+        options = self.options
+        if not options.path.exists():
+            raise FatalError(f"there is no {options.path}", suggestion="check the path")
+        self._connection = connect(options.path, read_only=True)
+        self._from = _quote_path(options.table) if options.table is not None else f"({options.query})"
+        self._run("SET TimeZone = 'UTC'", ())
+        described = self._run(f"DESCRIBE SELECT * FROM {self._from}", ()).fetchall()
+        self._check_columns({name: str(kind) for name, kind, *_ in described})
+        return [name for name, *_ in described]
 
     def _record(self, row: dict[str, Any], values: KeyValues) -> Record:
         key = dict(zip(self.options.key, values, strict=True))

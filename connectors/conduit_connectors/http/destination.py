@@ -122,6 +122,28 @@ class Destination(DestinationConnector[DestinationOptions]):
         honoured = self._options is not None and self.options.honours_key
         return WriteGuarantee.IDEMPOTENT if honoured else WriteGuarantee.AT_LEAST_ONCE
 
+    async def probe(self) -> str:
+        """Ask with HEAD, which changes nothing. Servers may refuse the method, but not the credentials."""
+        await self.open()
+        url = httpx2.URL(self.options.url) if self._template.is_fixed else self._origin()
+        headers = {name: value.get_secret_value() for name, value in self.options.headers.items()}
+        assert self._client is not None
+        try:
+            reply = await self._client.send("HEAD", url, headers | await self._credentials.headers())
+        except (AddressRefused, AnswerTooLarge) as error:
+            raise FatalError(f"{place(url)}: {error}", suggestion="check url") from error
+        finally:
+            await self.teardown()
+        if reply.status in (401, 403):
+            raise FatalError(f"{place(url)} answers {reply.status} to HEAD", suggestion="check the credentials")
+        if reply.status >= 500:
+            raise TransientError(f"{place(url)} answers {reply.status} to HEAD", suggestion="check the server")
+        return f"{place(url)} answers {reply.status} to HEAD; nothing was sent"
+
+    def _origin(self) -> httpx2.URL:
+        """Return the server of a URL that has parts of a record."""
+        return httpx2.URL(self.options.url.replace("{", "").replace("}", "")).copy_with(path="/", query=None)
+
     async def open(self) -> None:
         options = self.options
         self._template = UrlTemplate(options.url, options.url_parts)

@@ -69,6 +69,16 @@ class Source(CheckpointedSource[SourceOptions]):
         super().check_position(position)
         PollState.decode(msgspec.json.decode(position)["checkpoint"], self.options)
 
+    async def probe(self) -> str:
+        """Ask for the first page, once."""
+        url = request_url(PollState.decode(None, self.options), self.options)
+        self._connect()
+        try:
+            reply = self._expect_success(await self._attempt(url, url), url)
+        finally:
+            await self.teardown()
+        return f"{place(url)} answers {reply.status} with {len(reply.body)} bytes"
+
     async def resume(self, checkpoint: Any) -> None:
         self._state = PollState.decode(checkpoint, self.options)
         self._page: deque[Record | UnreadableRecord | SourceCheckpoint] = deque()
@@ -168,6 +178,9 @@ class Source(CheckpointedSource[SourceOptions]):
         )
         if reply.status == 401 and self._credentials.reject():
             reply = await self._attempt(url, origin)
+        return self._expect_success(reply, url)
+
+    def _expect_success(self, reply: HttpReply, url: httpx2.URL) -> HttpReply:
         if 200 <= reply.status < 300:
             return reply
         what = f"{place(url)} answers {reply.status} {reply.excerpt!r}"

@@ -103,6 +103,14 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         # Absent ones are deletes, whose key is enough.
         return dict | None if self.options.mode == "upsert" else dict
 
+    def probe(self) -> str:
+        catalog = connect(self.options.catalog)
+        with table_errors(self.options.table):
+            if self.options.columns is not None and not catalog.table_exists(self.options.table):
+                return "there is no table yet; it will be created"
+        columns = open_table(catalog, self.options.table).schema().column_names
+        return f"the table has the columns {', '.join(columns)}"
+
     def open(self) -> None:
         options = self.options
         catalog = connect(options.catalog)

@@ -7,6 +7,7 @@ from typing import Literal, Required, TypedDict, Unpack
 
 from pydantic import Field
 
+from conduit_connectors.probe_path import probe_writable
 from conduit_py import sdk
 from conduit_py.journal import SEGMENT_SIZE, FileLog, MessageUuid, Publisher, WriterClaim, encode_body
 from conduit_py.sdk import AckMode, Batch, ConduitError, Record, RecordRefused
@@ -51,6 +52,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def probe(self) -> str:
+        return probe_writable(self.options.path)
 
     def open(self) -> None:
         options = self.options

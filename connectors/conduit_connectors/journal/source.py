@@ -64,6 +64,13 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def endless(self) -> bool:
         return self.options.until is None
 
+    def probe(self) -> str:
+        if not self.options.path.exists():
+            return f"{self.options.path} is not there yet; the source waits for it"
+        files = JournalFiles(self.options.path)
+        files.check_end()
+        return f"the journal has {files.head()} bytes"
+
     def open(self, position: bytes | None) -> None:
         options = self.options
         self._files = JournalFiles(options.path)

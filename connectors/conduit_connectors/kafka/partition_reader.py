@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trio
@@ -20,6 +19,7 @@ from conduit_connectors.kafka.partition_name import (
     offset_of,
     parse_partition,
 )
+from conduit_connectors.kafka.task_wake import TaskWake
 from conduit_py.sdk import FatalError, TransientError
 
 BUFFER_MAX = 4000
@@ -63,8 +63,7 @@ class PartitionReader:
         """How often partitions went away. Without it a position could be that of an earlier record."""
         self._gone: set[str] = set()
         """The partitions that went away in the last call of the consumer."""
-        self._wake: Callable[[], None] | None = None
-        """Ends the wait of the task that reads."""
+        self._wake = TaskWake()
         self._ends: dict[str, int] | None = None
         """Where to stop, if it is not for ever."""
         self._ticked_at = 0.0
@@ -103,18 +102,10 @@ class PartitionReader:
 
     async def wait(self, seconds: float) -> None:
         """Wait until there is something to take, or the partitions change, or so many seconds are over."""
-        came = trio.Event()
-        token = trio.lowlevel.current_trio_token()
-
-        def wake() -> None:
-            # The thread may outlive a run that was cancelled.
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(came.set)
-
         with self._changed:
             if self._has_news():
                 return
-            self._wake = wake
+            came = self._wake.begin()
         with trio.move_on_after(seconds):
             await came.wait()
 
@@ -175,9 +166,7 @@ class PartitionReader:
     def _notify(self) -> None:
         """Wake everybody who waits for a change."""
         self._changed.notify_all()
-        if self._wake is not None:
-            self._wake()
-            self._wake = None
+        self._wake.end()
 
     def _has_news(self) -> bool:
         return bool(self._ready or self._error or self._stopping) or self._is_at_end()

@@ -20,6 +20,7 @@ from conduit_connectors.objects.row_formats import (
     TextFormat,
 )
 from conduit_connectors.objects.source_options import StoreArguments, StoreOptions
+from conduit_connectors.probe_path import probe_writable
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch
 
@@ -146,6 +147,18 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def data_file(self) -> Path | None:
         place = parse_place(self.options.url)
         return Path(place.path) if place.scheme == "file" else None
+
+    def probe(self) -> str:
+        scheme, root, path = parse_place(self.options.url)
+        if scheme == "file":
+            return probe_writable(Path(path))
+        store = self.options.open_store(scheme, root)
+        try:
+            there = next(iter(store.list(path.rstrip("/"), None)), None)
+        finally:
+            store.close()
+        # Nothing is written, so nobody knows yet whether it may be.
+        return f"the store answers, and there is {'something' if there else 'nothing yet'} at {path or root}"
 
     def open(self) -> None:
         options = self.options

@@ -1,6 +1,7 @@
 """The source of objects: files and objects of S3, GCS, Azure and other stores, in many formats."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,7 +11,9 @@ from conduit_connectors.objects.pattern import parse_place
 from conduit_connectors.objects.reading import ObjectReading, ReadingOptions
 from conduit_connectors.objects.source_options import SourceArguments, SourceOptions
 from conduit_py import sdk
-from conduit_py.sdk import Reading, Records
+from conduit_py.sdk import FatalError, Reading, Records
+
+_PROBED_MAX = 1000
 
 
 class Source(sdk.SplittableSource[SourceOptions]):
@@ -71,6 +74,19 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def data_file(self) -> Path | None:
         pattern = self.options.pattern
         return Path(pattern.exact[0]) if pattern.scheme == "file" and pattern.exact else None
+
+    def probe(self) -> str:
+        pattern = self.options.pattern
+        store = self.options.open_store(pattern.scheme, pattern.root)
+        try:
+            if pattern.scheme == "file" and not Path(pattern.folder or ".").exists():
+                raise FatalError(f"there is no {pattern.folder}", suggestion="correct `url`")
+            # Only the first: a listing may be long, and may have to be paid for.
+            listed = islice(store.list(pattern.folder, None), _PROBED_MAX)
+            names = [info.name for info in listed if pattern.matches(info.name)]
+        finally:
+            store.close()
+        return f"{store.show(names[0])} is there" if names else f"nothing among the first {_PROBED_MAX} names matches"
 
     def open(self, position: bytes | None) -> None:
         self._reading = self._make_reading()

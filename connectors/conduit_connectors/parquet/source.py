@@ -99,6 +99,12 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def data_file(self) -> Path | None:
         return None if glob.has_magic(self.options.path) else Path(self.options.path)
 
+    def probe(self) -> str:
+        files = list_files(self.options.path)
+        if not files:
+            raise FatalError(f"there is no file at {self.options.path}", suggestion="correct `path`, or write one")
+        return f"{len(files)} files are there" if len(files) > 1 else f"{files[0]} is there"
+
     def open(self, position: bytes | None) -> None:
         options = self.options
         limits = ParquetLimits(options.memory_max, options.row_size_max, "memory_max", "row_size_max")

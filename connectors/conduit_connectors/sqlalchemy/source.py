@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, ClassVar, Required, TypedDict, Unpack
 from uuid import UUID
 
@@ -82,15 +83,22 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def gives(self) -> Any:
         return dict[str, Any]
 
+    def probe(self) -> str:
+        engine = make_engine(self.options.url.get_secret_value())
+        path = (engine.url.database or "").removeprefix("file:").partition("?")[0]
+        # To connect would create the file.
+        if engine.dialect.name == "sqlite" and not Path(path).exists():
+            raise FatalError(f"there is no {path}", suggestion="check `url`")
+        try:
+            names, _ = self._connect()
+        finally:
+            self.teardown()
+        return f"{self.options.table} has the columns {', '.join(names)}"
+
     def open(self, position: bytes | None) -> None:
         options = self.options
-        self._engine = make_engine(options.url.get_secret_value())
-        try:
-            self._connection = self._engine.connect()
-        except (exc.SQLAlchemyError, OSError) as error:
-            raise connection_error(error, self._engine.dialect.name) from error
+        names, key = self._connect()
         schema, dot, name = options.table.rpartition(".")
-        names, key = self._call(lambda connection: self._describe(connection, schema if dot else None, name))
         self._order = [options.column, *(each for each in key if each != options.column)]
         self._last = None if position is None else decode_key(position, self._order)
         self._bound: KeyValues | None = None
@@ -127,6 +135,19 @@ class Source(sdk.SourceConnector[SourceOptions]):
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
+
+    def _connect(self) -> tuple[list[str], list[str]]:
+        """Connect; return the columns of the table and its key."""
+        self._engine = make_engine(self.options.url.get_secret_value())
+        try:
+            self._connection = self._engine.connect()
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise connection_error(error, self._engine.dialect.name) from error
+        schema, dot, name = self.options.table.rpartition(".")
+        found: tuple[list[str], list[str]] = self._call(
+            lambda connection: self._describe(connection, schema if dot else None, name)
+        )
+        return found
 
     def _describe(self, connection: Connection, schema: str | None, name: str) -> tuple[list[str], list[str]]:
         """Return the columns of the table and its key. Raises FatalError if it cannot be read in this order."""

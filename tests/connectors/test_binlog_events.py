@@ -116,6 +116,12 @@ def test_a_damaged_table_map_is_refused_or_is_another_one(data: Any) -> None:
     assert refusal_of(parse) != ""
 
 
+def test_a_table_map_whose_collations_are_no_pairs_is_refused_by_its_name() -> None:
+    damaged = bytes([*MAP[:12], 30, *MAP[13:]])
+
+    assert "table map of" in str(refusal_of(lambda: parse_table_map(event_of(TABLE_MAP, damaged))))
+
+
 @given(st.sampled_from(sorted(ROWS)), st.binary(max_size=60), st.integers(0, len(ROW)))
 def test_random_rows_are_refused_or_are_rows(kind: int, raw: bytes, kept: int) -> None:
     decoder = LoggedRowDecoder(parse_table_map(event_of(TABLE_MAP, MAP)).columns, {45: "utf8mb4", 63: "binary"}, {})

@@ -79,7 +79,8 @@ def parse_table_map(event: BinlogEvent) -> TableMap:
     """Return the table. Raises EventMalformed."""
     try:
         return _parse(event.body)
-    except (error, IndexError, UnicodeDecodeError, StopIteration) as wrong:
+    # ValueError also for lists of another length than they must have.
+    except (error, IndexError, ValueError, StopIteration) as wrong:
         raise EventMalformed(f"table map of {len(event.body)} bytes: {wrong!r}") from None
 
 

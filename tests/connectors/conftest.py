@@ -1,10 +1,12 @@
 """How the tests of connectors call them: directly, as the runtime would, without a pipeline; and broken disks."""
 
 import ctypes
+import os
 import platform
 import struct
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +74,20 @@ def with_failing_call() -> Callable[[str, int, Callable[[], None]], None]:
             raise raised[0]
 
     return run
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
+    """Which files and folders this process has made durable."""
+    found: set[Path] = set()
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        found.add(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return found
 
 
 _CALLS = {

@@ -189,7 +189,7 @@ def _sync_metadata(table: Table) -> None:
     if snapshot is not None:
         own = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
         paths += [snapshot.manifest_list, *(each.manifest_path for each in own)]
-    sync_files(paths)
+    sync_files(table.metadata.location, paths)
 
 
 def _delete(table: Table, path: str) -> None:

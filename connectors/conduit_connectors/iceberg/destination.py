@@ -243,7 +243,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         with table_errors(self.options.table):
             with table.io.new_output(path).create(overwrite=True) as file:
                 pq.write_table(keys, pa.PythonFile(file, mode="w"))
-            sync_files([path])
+            sync_files(table.metadata.location, [path])
         return path
 
     def _write_files(self, folder: str) -> list[StagedDataFile]:

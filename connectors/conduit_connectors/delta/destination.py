@@ -18,16 +18,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
-from conduit_connectors.column_policy import (
-    OnType,
-    PolicyArguments,
-    PolicyOptions,
-    check_new_column,
-    explain,
-    new_fields,
-)
+from conduit_connectors.column_policy import check_new_column, explain, new_fields
 from conduit_connectors.file.disk import sync_above, sync_below
 from conduit_connectors.ignored_fields import IgnoredFields
+from conduit_connectors.policy_options import OnType, PolicyArguments, PolicyOptions
 from conduit_connectors.table_rows import fit_batch
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, Fenced, TransientError

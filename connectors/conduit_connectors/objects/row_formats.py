@@ -1,7 +1,7 @@
 """RowFormats: what the rows of a dataset are in its files, which of them fit, and to which partition each belongs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
@@ -205,8 +205,10 @@ class TableFormat(RowFormat):
         """Return the rows of each folder that fit, and why others do not."""
         from conduit_connectors.table_rows import fit_batch
 
-        tables, misfits = {}, dict[int, str]()
-        for folder, indices in ({"": None} if folders is None else folders).items():
+        tables: dict[str, Any] = {}
+        misfits: Refused = {}
+        parts: Mapping[str, list[int] | None] = {"": None} if folders is None else folders
+        for folder, indices in parts.items():
             part = batch if indices is None else batch.select(indices)
             more, texts = self._policy.ignores_new_fields, self._policy.on_type == "text"
             table, unfit = fit_batch(part, schema, more=more, texts=texts)

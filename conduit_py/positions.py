@@ -118,20 +118,13 @@ class _ChainedPositions(LazyPositions):
     def __getitem__(self, index: slice) -> Sequence[bytes]: ...
     def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
         if isinstance(index, slice):
-            return self._slice(index)
+            start, stop, step = index.indices(len(self))
+            firsts = zip([0, *self._ends], self._parts, strict=False)
+            parts = [part[max(0, start - first) : max(0, stop - first)] for first, part in firsts]
+            return _ChainedPositions(parts) if step == 1 else list(self)[index]
         number = range(len(self))[index]
         place = bisect_right(self._ends, number)
         return self._parts[place][number - (self._ends[place - 1] if place else 0)]
-
-    def _slice(self, index: slice) -> Sequence[bytes]:
-        start, stop, step = index.indices(len(self))
-        if step != 1:
-            return list(self)[index]
-        starts = [0, *self._ends]
-        parts = [
-            part[max(0, start - first) : max(0, stop - first)] for first, part in zip(starts, self._parts, strict=False)
-        ]
-        return _ChainedPositions(parts)
 
     def __iter__(self) -> Iterator[bytes]:
         return chain.from_iterable(self._parts)

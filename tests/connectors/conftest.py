@@ -1,11 +1,11 @@
 """How the tests of connectors call them: directly, as the runtime would, without a pipeline; and broken disks."""
 
 import ctypes
-import os
 import platform
 import struct
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,18 +76,24 @@ def with_failing_call() -> Callable[[str, int, Callable[[], None]], None]:
     return run
 
 
+_opened: set[Path] | None = None
+
+
+def _note_opened(event: str, arguments: tuple[Any, ...]) -> None:
+    if _opened is not None and event == "open" and isinstance(arguments[0], str | Path):
+        _opened.add(Path(arguments[0]))
+
+
+sys.addaudithook(_note_opened)
+
+
 @pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
-    """Which files and folders this process has made durable."""
-    found: set[Path] = set()
-    fsync = os.fsync
-
-    def note(fd: int) -> None:
-        found.add(Path(os.readlink(f"/proc/self/fd/{fd}")))
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", note)
-    return found
+def synced() -> Iterator[set[Path]]:
+    """Which files and folders Python has opened. A folder is opened to be synced, and for nothing else."""
+    global _opened
+    _opened = set()
+    yield _opened
+    _opened = None
 
 
 _CALLS = {

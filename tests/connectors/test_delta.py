@@ -279,4 +279,4 @@ def test_folders_above_staged_and_partitioned_files_are_durable(tmp_path: Path, 
 
     staged = next((tmp_path / "new" / "t" / "_conduit").iterdir())
     [file] = (tmp_path / "new" / "t" / "day=x").iterdir()
-    assert {file, *file.parents, staged, staged.parent} <= synced | {Path("/")}
+    assert {*file.parents, staged, staged.parent} <= synced | {Path("/")}

@@ -33,8 +33,8 @@ class LazyPositions(Sequence[bytes]):
         """True if two of them may be equal."""
 
     def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-        """Return these positions and those of later reads as one sequence."""
-        return [*self, *chain.from_iterable(later)]
+        """Return these positions and those of later reads as one sequence, which makes them as late as these do."""
+        return _ChainedPositions([self, *later])
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -98,6 +98,43 @@ def _join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
     if len(ranges) == len(parts) and all(one.stop == other.start for one, other in pairwise(ranges)):
         return range(ranges[0].start, ranges[-1].stop)
     return [number for part in parts for number in part]
+
+
+class _ChainedPositions(LazyPositions):
+    """Positions of several reads that have no template in common, such as those of two files."""
+
+    __slots__ = ("_ends", "_parts")
+
+    def __init__(self, parts: Sequence[Sequence[bytes]]) -> None:
+        self._parts = [part for part in parts if len(part)]
+        self._ends = list(accumulate(map(len, self._parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            firsts = zip([0, *self._ends], self._parts, strict=False)
+            parts = [part[max(0, start - first) : max(0, stop - first)] for first, part in firsts]
+            return _ChainedPositions(parts) if step == 1 else list(self)[index]
+        number = range(len(self))[index]
+        place = bisect_right(self._ends, number)
+        return self._parts[place][number - (self._ends[place - 1] if place else 0)]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return chain.from_iterable(self._parts)
+
+    @property
+    def repeats(self) -> bool:
+        return len(set(self)) < len(self)
+
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        return _ChainedPositions([*self._parts, *later])
 
 
 class PositionValue(Protocol):

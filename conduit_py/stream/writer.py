@@ -182,9 +182,9 @@ class Writer:
         `answer` is what the last attempt returned, and `given` the number of records before the first, if it differs.
         """
         reach("writer.after_write")
-        reasons = check_refusals(self._node, answer, len(batch)) if answer else None
+        reasons = check_refusals(self._node, answer, batch.count) if answer else None
         if given is None:
-            given = len(batch) if batch.span.sizes is None else count_records(batch.records)
+            given = batch.count if batch.span.sizes is None else count_records(batch.records)
         self._meter.count_batch(given)
         if reasons:
             self._meter.records -= len(reasons)
@@ -196,9 +196,9 @@ class Writer:
         if self._look is not None and self._limit is None:
             self._look.on_write()
         if self._flushes:
-            if batch:
+            if batch.count:
                 self._unflushed.append((batch.span, batch.sequences))
-                self._unflushed_count += len(batch)
+                self._unflushed_count += batch.count
         elif self._ack_reader is None:
             self._context.ledgers[batch.span.source].ack(batch.span, batch.sequences, self._context.voters)
 

@@ -139,8 +139,14 @@ def test_a_call_that_waits_for_something_is_slow_however_busy_the_machine_is() -
 
 
 def test_the_system_is_asked_for_waits_only_now_and_then() -> None:
-    clock, asked = Clock(), []
-    own = OwnClock(clock, lambda: asked.append(clock.now) or 0.0)
+    clock = Clock()
+    asked: list[float] = []
+
+    def core_waits() -> float:
+        asked.append(clock.now)
+        return 0.0
+
+    own = OwnClock(clock, core_waits)
     for now in (0.0, 0.004, 0.008, 0.012):
         clock.now = now
         assert own.seconds_since(own.start()) == 0.0

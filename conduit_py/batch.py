@@ -134,15 +134,12 @@ class Batch:
         columns: "Columns | None" = None,
     ) -> "Batch":
         """Make a batch without records. `kind` is the type of all payloads, if that is known."""
-        count = len(payloads)
-        assert count == len(sequences)
         batch = cls.__new__(cls)
-        batch.count = count
+        batch.count = len(payloads)
+        assert batch.count == len(sequences)
         batch.span = span
-        batch._records = None
-        batch.holds_records = False
-        batch._payloads = payloads
-        batch._columns = columns
+        batch._records, batch.holds_records = None, False
+        batch._payloads, batch._columns = payloads, columns
         batch.kind = kind
         batch.sequences = sequences
         batch.pieces = pieces

@@ -319,7 +319,13 @@ class PositionHistory(msgspec.Struct, frozen=True):
         everything = sorted((*self.points, *points), key=lambda point: point.at)
         # Starts are limited by number, not by age: a run may last longer than any spacing.
         kept = [point for point in everything if point.start][-STARTS_MAX:]
-        kept += _thin_out([point for point in everything if not point.start], now=points[-1].at)
+        # Of the others the first of each stretch of time, whose length goes by its age.
+        stretches: dict[tuple[float, float], HistoryPoint] = {}
+        for point in everything:
+            spacing = next((spacing for age, spacing in SPACINGS if points[-1].at - point.at <= age), None)
+            if not point.start and spacing is not None:
+                stretches.setdefault((spacing, point.at // spacing), point)
+        kept += stretches.values()
         newest_first = sorted(kept, key=lambda point: point.at)[::-1]
         # Some sources have positions of many kilobytes, and the history is written with a commit.
         sizes = accumulate(32 + len(point.position or b"") for point in newest_first)
@@ -332,16 +338,3 @@ class PositionHistory(msgspec.Struct, frozen=True):
 
 
 _HISTORY_ENCODER = msgspec.msgpack.Encoder()
-
-
-def _thin_out(points: list[HistoryPoint], now: float) -> Iterator[HistoryPoint]:
-    """The first point of each stretch of time, whose length goes by its age."""
-    last = None
-    for point in points:
-        spacing = next((spacing for age, spacing in SPACINGS if now - point.at <= age), None)
-        if spacing is None:
-            continue
-        stretch = (spacing, int(point.at // spacing))
-        if stretch != last:
-            yield point
-        last = stretch

@@ -56,12 +56,11 @@ class PostgresServer(LoopbackService):
         return f"postgresql://tester@127.0.0.1:{self.port}/{database}"
 
     def create_database(self) -> str:
-        """The address of a database that nobody has used yet."""
+        """The address of a database that nobody has used yet. Copied as files it costs half of what it does by the log."""
         name = f"test_{uuid.uuid4().int % 10**15}"
         with self._connect() as connection:
-            # Copied as files, an empty database costs half of what it does through the log.
-            by_file = connection.info.server_version >= 150000
-            connection.execute(f"CREATE DATABASE {name}{' STRATEGY FILE_COPY' if by_file else ''}")
+            strategy = "STRATEGY FILE_COPY" if connection.info.server_version >= 150000 else ""
+            connection.execute(f"CREATE DATABASE {name} {strategy}")
         return self.dsn(name)
 
     def drop_database(self, dsn: str) -> None:

@@ -11,6 +11,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,7 +57,7 @@ class PostgresServer(LoopbackService):
         return f"postgresql://tester@127.0.0.1:{self.port}/{database}"
 
     def create_database(self) -> str:
-        """The address of a database that nobody has used yet. Copied as files it costs half of what it does by the log."""
+        """The address of a database that nobody has used yet. By file it costs half of what it does by the log."""
         name = f"test_{uuid.uuid4().int % 10**15}"
         with self._connect() as connection:
             strategy = "STRATEGY FILE_COPY" if connection.info.server_version >= 150000 else ""

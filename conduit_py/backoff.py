@@ -5,7 +5,7 @@ from collections import deque
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from conduit_py.errors import TransientError
+from conduit_py.errors import RunElsewhere, TransientError
 
 
 class Backoff(BaseModel):
@@ -59,14 +59,19 @@ class Failures:
         self._times: deque[float] = deque()
         self.in_a_row = 0
 
-    def add(self, now: float, run_began_at: float) -> bool:
-        """Count a failure. Returns True if there are at most `retries` within any `window_seconds`."""
+    def add(self, error: object, now: float, run_began_at: float) -> bool:
+        """Count a failure. Returns True if there are at most `retries` within any `window_seconds`.
+
+        While another server runs the pipeline, a look at it is no retry, and only makes the delay grow.
+        """
         recovery = self._recovery
         # Not the failures in the window: delays may grow beyond it, and would then start from the smallest again.
         lasted = now - run_began_at >= recovery.window_seconds
         self.in_a_row = 1 if lasted else self.in_a_row + 1
         while self._times and self._times[0] <= now - recovery.window_seconds:
             self._times.popleft()
+        if isinstance(error, RunElsewhere):
+            return recovery.retries != 0
         self._times.append(now)
         return recovery.retries is None or len(self._times) <= recovery.retries
 

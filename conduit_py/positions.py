@@ -24,6 +24,14 @@ STARTS_MAX = 32
 BYTES_MAX = 64 * 1024
 
 
+def foreign_position(position: bytes, source: str = "this source", reason: object = None) -> FatalError:
+    """Return the error for a stored position that this source did not make, with the one advice for all sources."""
+    return FatalError(
+        f"{position[:100]!r} is not a position of {source}" + (f": {reason}" if reason is not None else ""),
+        suggestion="another connector stored it: give this source another id, or reset its position",
+    )
+
+
 class LazyPositions(Sequence[bytes]):
     """The positions of one read. Each is made when somebody asks for it."""
 
@@ -190,10 +198,7 @@ class PositionMap:
         try:
             return _MAP_DECODER.decode(position)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise FatalError(
-                f"the stored position {position[:80]!r} is not a map of partitions: {error}",
-                suggestion="another connector stored it; give this source another id, or set its position",
-            ) from error
+            raise foreign_position(position, "a source with partitions", error) from error
 
 
 _MAP_ENCODER = msgspec.json.Encoder(order="sorted")

@@ -22,7 +22,7 @@ FACE = {
     "conduit_py.sdk": """
         AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json Defer
         DestinationConnector DriftCount DuplicateKeys encode_json EncodedPositions EndOfSource EndpointSource
-        FatalError Fate FateHandler Fenced Fetched FieldType HttpAnswer HttpRequest
+        FatalError Fate FateHandler Fenced Fetched FieldType foreign_position HttpAnswer HttpRequest
         is_too_deep JSON_DEPTH_MAX Lag LazyColumn MapPositions may_repeat_keys MessageId metadata NothingYet Operation
         Options Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor processor QueueCounts
         Reading Record RecordRefused Records Result Rows SchemaField SnapshotRefused SnapshotRequest SourceCheckpoint

@@ -30,7 +30,7 @@ def test_equal_maps_have_equal_bytes(mapping: dict[str, int | str]) -> None:
 
 @pytest.mark.parametrize("position", [b"", b"12", b"[]", b'{"a": 1.5}', b'{"a": null}', b"\xff", b"{"])
 def test_foreign_bytes_are_refused_with_what_to_do(position: bytes) -> None:
-    with pytest.raises(FatalError, match="is not a map of partitions") as caught:
+    with pytest.raises(FatalError, match="is not a position of a source with partitions: ") as caught:
         PositionMap.decode(position)
 
     assert caught.value.suggestion is not None

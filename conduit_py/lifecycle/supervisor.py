@@ -271,7 +271,7 @@ class Supervisor:
             return PipelineState(Status.COMPLETED)
         # Repeating a fatal error changes nothing, and the pauses would hide it from the user.
         may_help = ending.error is not None and not isinstance(ending.error, FatalError)
-        recovers = may_help and self._failures.add(trio.current_time(), self._run_began_at)
+        recovers = may_help and self._failures.add(ending.error, trio.current_time(), self._run_began_at)
         return PipelineState(Status.RECOVERING if recovers else Status.DEGRADED, error=error)
 
     async def _back_off(self, seconds: float) -> None:

@@ -5,7 +5,7 @@ from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
 from conduit_py.payloads import Columns, LazyColumn, Payloads
-from conduit_py.positions import EncodedPositions, MapPositions, PositionMap, Positions
+from conduit_py.positions import EncodedPositions, MapPositions, PositionMap, Positions, foreign_position
 from conduit_py.record import (
     CollectionSchema,
     Data,
@@ -109,6 +109,7 @@ __all__ = [
     "WriteGuarantee",
     "decode_json",
     "encode_json",
+    "foreign_position",
     "is_too_deep",
     "may_repeat_keys",
     "metadata",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 
 from conduit_py import metadata
-from conduit_py.errors import FatalError
+from conduit_py.positions import foreign_position
 from conduit_py.record import CollectionSchema, Record
 from conduit_py.sdk.plugin import OptionsT
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
@@ -244,10 +244,7 @@ def _decode(position: bytes) -> _Position:
     try:
         return _DECODER.decode(position)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FatalError(
-            f"the stored position {position[:80]!r} has no checkpoint of this source: {error}",
-            suggestion="another connector stored it; give this source another id, or set its position",
-        ) from error
+        raise foreign_position(position, "a source with checkpoints", error) from error
 
 
 def _chain(before: str, name: str) -> str:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import trio
-from msgspec.structs import asdict
 
 from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
 from conduit_py.owned_thread import OWN_CLOCK, OwnClock, OwnedThread
-from conduit_py.payloads import Payloads
+from conduit_py.payloads import Columns, Payloads
 from conduit_py.positions import LazyPositions
 from conduit_py.record import RECORD_TYPES
 from conduit_py.sdk.destination import DestinationConnector, refusal_text
@@ -34,6 +33,7 @@ QUICK_SECONDS = 0.01
 """Well below SLOW_SECONDS: a batch in between is as well off in a thread, and must not move to and fro."""
 QUICK_BATCHES = 16
 LOCATE_SECONDS = 3.0
+_COLUMNS = ("positions", *Columns.__struct_fields__)
 
 
 class PluginCaller:
@@ -222,9 +222,9 @@ def check_reading(node: str, returned: Any, n: int) -> Reading:
     count = 0
     if isinstance(records, Payloads):
         count = len(records.payloads)
-        columns = {} if records.columns is None else asdict(records.columns)
-        for name, column in {"positions": records.positions, **columns}.items():
+        for name in _COLUMNS:
             # A payload without its value of a column would make no record, and be acked.
+            column = records.positions if name == "positions" else getattr(records.columns, name, None)
             if column is not None and len(column) != count:
                 raise ContractBroken(node, f"read() returned {count} payloads with {len(column)} {name}")
     elif isinstance(records, list) and set(map(type, records)) <= RECORD_TYPES:

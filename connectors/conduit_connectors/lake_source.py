@@ -8,10 +8,20 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 import pyarrow as pa
 from pydantic import Field
 
-from conduit_connectors.numbering import foreign_position
 from conduit_connectors.table_rows import read_rows
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Operation, Payload, Positions, Reading, Record, Records
+from conduit_py.sdk import (
+    EndOfSource,
+    FatalError,
+    NothingYet,
+    Operation,
+    Payload,
+    Positions,
+    Reading,
+    Record,
+    Records,
+    foreign_position,
+)
 
 ChangeKind = Literal["rows", "deleted", "changes"]
 
@@ -53,7 +63,7 @@ class LakePlace(NamedTuple):
         """Read what was encoded. Raises FatalError for a position of another source."""
         found = _POSITION.fullmatch(position)
         if found is None:
-            raise foreign_position("lake", position)
+            raise foreign_position(position, "the lake source")
         return cls(found[1].decode(), int(found[2]), found[3] == b"w", int(found[4]), int(found[5]))
 
     def template(self) -> bytes:

@@ -1,8 +1,8 @@
-"""Positions that are a number: of a line, of an item of a list, of a generated record; and errors of foreign ones."""
+"""Positions that are a number: of a line, of an item of a list, of a generated record."""
 
 from collections.abc import Sequence
 
-from conduit_py.sdk import FatalError, Positions
+from conduit_py.sdk import Positions, foreign_position
 
 
 def positions_of(connector: str, numbers: Sequence[int]) -> Positions:
@@ -16,21 +16,5 @@ def number_of(connector: str, position: bytes) -> int:
     digits = position.removeprefix(prefix)
     # 18 digits fit into 64 bits, which is all that SQLite can take.
     if digits == position or not digits.isdigit() or len(digits) > 18:
-        raise foreign_position(connector, position)
+        raise foreign_position(position, f"the {connector} source")
     return int(digits)
-
-
-def foreign_position(connector: str, position: bytes) -> FatalError:
-    """Return the error for a position that this connector did not make."""
-    return FatalError(
-        f"{position[:100]!r} is not a position of the {connector} source",
-        suggestion="this source id had another connector before: give the source a new id to start afresh",
-    )
-
-
-def unreadable_position(position: bytes, error: Exception) -> FatalError:
-    """Return the error for a position that a source with places of several parts cannot read."""
-    return FatalError(
-        f"the position {position[:200]!r} is not one of this source: {error}",
-        suggestion="reset the position of the source to start again",
-    )

@@ -8,14 +8,13 @@ import trio
 from pydantic import Field, SecretStr
 
 from conduit_connectors.change_queue import in_columns
-from conduit_connectors.numbering import unreadable_position
 from conduit_connectors.postgres.catalog import read_key
 from conduit_connectors.postgres.changes import snapshot_change
 from conduit_connectors.postgres.publication import full_name
 from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, probe_server, quote_name
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, Options, Reading
+from conduit_py.sdk import EndOfSource, FatalError, Options, Reading, foreign_position
 
 _VERSION = 1
 _LOOK_SECONDS = 0.05
@@ -67,7 +66,7 @@ class RowPlace(msgspec.Struct, frozen=True):
             if found.version != _VERSION or not found.values:
                 raise ValueError(f"version {found.version} with {len(found.values)} values")
         except (msgspec.DecodeError, ValueError) as error:
-            raise unreadable_position(position, error) from error
+            raise foreign_position(position, reason=error) from error
         return found
 
 

@@ -1,6 +1,7 @@
 """How the tests of connectors call them: directly, as the runtime would, without a pipeline; and broken disks."""
 
 import ctypes
+import inspect
 import platform
 import struct
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from conduit_py.record import Record
 from conduit_py.sdk import EndOfSource, NothingYet, Reading
@@ -17,7 +19,7 @@ from conduit_py.sdk import EndOfSource, NothingYet, Reading
 
 @pytest.fixture(scope="session")
 def read_all() -> Callable[..., list[Record]]:
-    """Open a source with sync methods, read it `n` records at a time until it ends or waits, tear it down."""
+    """Open a source with a sync `open`, read it `n` records at a time until it ends or waits, tear it down."""
 
     def read(source: Any, position: bytes | None = None, n: int = 7) -> list[Record]:
         return [record for record, _ in _read(source, position, n)]
@@ -41,7 +43,7 @@ def _read(source: Any, position: bytes | None, n: int) -> list[tuple[Record, str
     try:
         source.open(position)
         while True:
-            reading = source.read(n)
+            reading = trio.run(source.read, n) if inspect.iscoroutinefunction(source.read) else source.read(n)
             if not isinstance(reading, Reading):
                 reading = Reading(reading, {})
             assert 1 <= len(reading.records) <= n

@@ -249,7 +249,7 @@ async def test_an_async_source_reads_the_same() -> None:
 
 @pytest.mark.parametrize("position", [b"", b"12", b"{}", b'{"checkpoint": 1, "count": "x"}', b"\xff"])
 def test_a_foreign_position_is_refused_with_what_to_do(position: bytes) -> None:
-    with pytest.raises(FatalError, match="has no checkpoint of this source") as caught:
+    with pytest.raises(FatalError, match="is not a position of a source with checkpoints: ") as caught:
         of(Tap, System([], set())).check_position(position)
 
     assert caught.value.suggestion is not None

@@ -278,7 +278,7 @@ def test_a_journal_that_was_replaced_is_not_read_from_the_middle(tmp_path: Path)
 
     with pytest.raises(FatalError, match="was replaced"):
         opened(tmp_path / "b", record.position)
-    with pytest.raises(FatalError, match="not a position of the journal connector"):
+    with pytest.raises(FatalError, match="not a position of the journal source"):
         opened(tmp_path / "a", b"file:1:2:3")
 
 

@@ -44,7 +44,7 @@ def test_large_messages_fill_the_buffer_by_their_bytes() -> None:
     large = [make(topic="tu"[number % 2], partition=0, offset=number, value=bytes(2**20)) for number in range(20)]
     reader._add(large)
     room.append(reader._has_room())
-    taken = reader.take(8, 1)
+    taken = reader.take(8)
     room.append(reader._has_room())
     reader._forget({"u:0"})
     room.append(reader._has_room())

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from conduit_connectors import kafka, memory
 from conduit_connectors.kafka.connection import LogThrottle
 from confluent_kafka.admin._acl import AclOperation
@@ -78,6 +79,30 @@ def test_a_password_in_plain_text_over_tls_reads_and_writes_exactly_once(
     assert refused.suggestion == "check `username`, `password` and `mechanism`"
 
 
+def test_a_rotated_password_ends_no_connection_and_loses_no_message(
+    topics: KafkaTopics, kafka_server: KafkaServer
+) -> None:
+    topic = topics.create()
+    name, password = topics.create_user((TOPIC, topic, READ), (TOPIC, topic, DESCRIBE))
+    old = kafka.Source(**options_of(kafka_server, (name, password)), topics=[topic])
+    member = Member(old)
+    topics.fill(topic, [b"1"])
+    read = [member.read()]
+    rotated = topics.set_password(name)
+    topics.fill(topic, [b"2"])
+    read.append(member.read())
+    position = member.encoded
+    member.leave()
+    refused = error_of(run(old, memory.Destination(into=[])), password)
+    topics.fill(topic, [b"3"])
+    member = Member(kafka.Source(**options_of(kafka_server, (name, rotated)), topics=[topic]), position)
+    read.append(member.read())
+    member.leave()
+
+    assert read == [b"1", b"2", b"3"]
+    assert refused.suggestion == "check `username`, `password` and `mechanism`"
+
+
 def test_a_topic_that_the_user_may_not_use_is_named(topics: KafkaTopics, kafka_server: KafkaServer) -> None:
     hidden, seen = topics.create(), topics.create()
     user = topics.create_user((TOPIC, seen, DESCRIBE))
@@ -120,23 +145,24 @@ def test_a_broker_that_no_authority_vouches_for_is_refused(topics: KafkaTopics, 
 class Member:
     """A member of a group that reads when it is asked to, and handles everything at once."""
 
-    def __init__(self, **options: Any) -> None:
-        self._source = kafka.Source(**options).fresh()
-        self._source.open(None)
+    def __init__(self, declared: kafka.Source, position: bytes | None = None) -> None:
+        self._source = declared.fresh()
+        self._source.open(position)
         self.position: dict[str, int | str] = {}
+        self.encoded = b""
 
     def read(self) -> Any:
         """The value of the next record, or None for progress without one."""
         while True:
             try:
-                reading = self._source.read(1)
+                reading = trio.run(self._source.read, 1)
             except NothingYet:
                 continue
             records = reading.records if isinstance(reading, Reading) else reading
             position = records[0].position if records else reading.position  # type: ignore[union-attr]
             assert position is not None
-            self._source.ack([position])
-            self.position = PositionMap.decode(position)
+            trio.run(self._source.ack, [position])
+            self.encoded, self.position = position, PositionMap.decode(position)
             return records[0].payload.after if records else None
 
     def share(self) -> None:
@@ -153,17 +179,22 @@ def test_a_member_with_a_name_has_its_partition_again_after_a_restart_and_the_ot
 ) -> None:
     topic = topics.create(partitions=2)
     # The group gives up a member only after long: on a busy machine it is slow, not dead.
-    group = {"servers": topics.address, "topics": [topic], "group": topic, "config": {"session.timeout.ms": 300_000}}
-    one = Member(**group, member="one")
+    group: dict[str, Any] = {
+        "servers": topics.address,
+        "topics": [topic],
+        "group": topic,
+        "config": {"session.timeout.ms": 300_000},
+    }
+    one = Member(kafka.Source(**group, member="one"))
     assert one.read() is None
-    other = Member(**group, member="other")
+    other = Member(kafka.Source(**group, member="other"))
     other.share()
     one.share()
     [ours] = other.position
     one.leave()
     topics.fill_each(topic, b"while it was away")
     assert other.read() == b"while it was away"
-    one = Member(**group, member="one")
+    one = Member(kafka.Source(**group, member="one"))
     # Given to the other member and back, its own partition would have left a mark in the other's position.
     back = one.read() or one.read()
     topics.fill_each(topic, b"later")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 from conduit_connectors import kafka, memory
 from confluent_kafka import Producer
 from kafka_topics import KafkaTopics
@@ -21,7 +22,7 @@ def reads(source: kafka.Source, count: int) -> list[Record]:
     records: list[Record] = []
     while len(records) < count:
         try:
-            reading = source.read(count - len(records))
+            reading = trio.run(source.read, count - len(records))
         except NothingYet:
             continue
         records += reading.records if isinstance(reading, Reading) else reading
@@ -87,7 +88,7 @@ def test_the_groups_offset_follows_acks_and_is_where_a_run_without_a_position_be
     # Measured now and then: a lag that is never measured hangs here.
     while source.lag() != Lag(records=3, partitions={f"{topic}:0": 3}):
         pass
-    source.ack([record.position for record in records[:4]])
+    trio.run(source.ack, [record.position for record in records[:4]])
     source.teardown()
     after_acks = topics.group_offset(topic, topic)
     source = declared.fresh()
@@ -183,14 +184,34 @@ def test_a_topic_that_is_not_there_ends_the_pipeline(
     assert error.suggestion == "create it, or check `topics` and `partitions`"
 
 
-def test_an_offset_that_the_topic_no_longer_has_is_an_error_and_not_skipped(topics: KafkaTopics) -> None:
+@pytest.mark.parametrize("offset", [1, 500], ids=["retention", "beyond-the-end"])
+def test_an_offset_that_the_topic_no_longer_has_is_an_error_and_not_skipped(topics: KafkaTopics, offset: int) -> None:
     topic = topics.create()
-    topics.fill(topic, [b"1"])
+    topics.fill(topic, [b"1", b"2", b"3"])
+    topics.delete_before(topic, 2)
     source = kafka.Source(servers=topics.address, topics=[topic]).fresh()
-    source.open(PositionMap.encode({f"{topic}:0": 500}))
+    source.open(PositionMap.encode({f"{topic}:0": offset}))
     with pytest.raises(FatalError, match="Kafka no longer has the offset to read next"):
         reads(source, 1)
     source.teardown()
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_topic_that_is_deleted_while_it_is_read_ends_the_run(topics: KafkaTopics, grouped: bool) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"1"])
+    source = kafka.Source(servers=topics.address, topics=[topic], group=topic if grouped else None).fresh()
+    source.open(None)
+    # A member waits for the acks of what is taken from it.
+    [record] = reads(source, 1)
+    trio.run(source.ack, [record.position])
+    topics.delete(topic)
+    with pytest.raises(FatalError) as raised:
+        reads(source, 1)
+    source.teardown()
+
+    assert topic in raised.value.message
+    assert raised.value.suggestion == "create the topic, or check its name and its partitions"
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,25 @@ async def test_a_wrong_password_which_no_error_quotes(own: str, password: str, r
     assert not password or password not in f"{refused.message} {refused.suggestion} {refused.__cause__}"
 
 
+async def test_a_rotated_password_ends_no_connection_and_loses_no_change(own: str) -> None:
+    rights = f"GRANT SELECT ON {database_of(own)}.* TO turned", "GRANT REPLICATION SLAVE ON *.* TO turned"
+    run_sql(own, "CREATE USER turned IDENTIFIED BY 'first'", *rights)
+    old, new = (source_of(own.replace("tester@", f"turned:{password}@")) for password in ("first", "second"))
+
+    async with opened(old) as reader:
+        run_sql(own, "INSERT INTO t VALUES (1)")
+        [first] = await reader.take(1)
+        run_sql(own, "ALTER USER turned IDENTIFIED BY 'second'", "INSERT INTO t VALUES (2)")
+        [second] = await reader.take(1)
+    refused = await refusal_of(old, first.position)
+    async with opened(new, first.position) as reader:
+        [again] = await reader.take(1)
+    run_sql(own, "DROP USER turned")
+
+    assert "refuses the user" in refused.message
+    assert [record.key for record in (first, second, again)] == [{"id": 1}, {"id": 2}, {"id": 2}]
+
+
 async def test_a_server_that_is_not_there_is_transient() -> None:
     with pytest.raises(TransientError, match="cannot connect to MariaDB"):
         async with opened(connector.Source(url="mysql://x:geheim@127.0.0.1:1/y", server_id=1)):
@@ -262,7 +281,7 @@ async def test_a_system_versioned_table(own: str) -> None:
 
 
 async def test_a_position_of_another_source(own: str) -> None:
-    assert "not one of this source" in (await refusal_of(source_of(own), b'{"lsn": "0/1"}')).message
+    assert "not a position of this source" in (await refusal_of(source_of(own), b'{"lsn": "0/1"}')).message
 
 
 async def test_the_position_moves_on_if_only_other_tables_change_and_a_restart_accepts_it(own: str) -> None:

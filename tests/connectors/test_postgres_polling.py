@@ -194,7 +194,7 @@ async def test_what_cannot_be_read_without_a_gap_is_refused(postgres: str) -> No
 def test_a_position_of_another_source_is_refused() -> None:
     source = postgres_polling.Source(url="postgresql://x", table="t", column="id")
     for position in (b"sqlite:1:4", b'{"version":2,"values":["1"]}', b'{"version":1,"values":[]}'):
-        with pytest.raises(FatalError, match="is not one of this source"):
+        with pytest.raises(FatalError, match="is not a position of this source"):
             source.check_position(position)
 
     assert source.locate_record(b'{"version":1,"values":["7","a"]}') == "public.t with id 7 and key a"

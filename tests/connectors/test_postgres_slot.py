@@ -164,7 +164,7 @@ async def test_a_position_of_another_server_or_of_its_future_is_refused(
     "wrong", [b"", b"x", b"{}", b'{"system":"1","lsn":"x","version":1}', b'{"system":"1","lsn":"0/0"}']
 )
 async def test_what_is_no_position_is_refused(source: connector.Source, wrong: bytes) -> None:
-    with pytest.raises(FatalError, match="is not one of this source"):
+    with pytest.raises(FatalError, match="is not a position of this source"):
         source.check_position(wrong)
 
 

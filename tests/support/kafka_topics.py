@@ -77,12 +77,18 @@ class KafkaTopics:
             producer.produce(topic, value, partition=1)
         assert producer.flush(60) == 0
 
+    def delete(self, topic: str) -> None:
+        self._admin.delete_topics([topic])[topic].result(60)
+
+    def delete_before(self, topic: str, offset: int) -> None:
+        """Delete the first messages of the first partition, as retention does."""
+        [deleted] = self._admin.delete_records([TopicPartition(topic, 0, offset)]).values()
+        deleted.result(60)
+
     def create_user(self, *allowed: tuple[ResourceType, str, AclOperation]) -> tuple[str, str]:
         """A user, who may do only what is allowed, and the password."""
-        name, password = f"user-{uuid.uuid4().hex[:12]}", f"hush-{uuid.uuid4().hex}"
-        credentials = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        change = UserScramCredentialUpsertion(name, credentials, password.encode())
-        self._admin.alter_user_scram_credentials([change])[name].result(60)
+        name = f"user-{uuid.uuid4().hex[:12]}"
+        password = self.set_password(name)
         for kind, resource, operation in allowed:
             rule = AclBinding(
                 kind, resource, ResourcePatternType.LITERAL, f"User:{name}", "*", operation, AclPermissionType.ALLOW
@@ -90,6 +96,14 @@ class KafkaTopics:
             [made] = self._admin.create_acls([rule]).values()
             made.result(60)
         return name, password
+
+    def set_password(self, user: str) -> str:
+        """Give a user a new password; return it."""
+        password = f"hush-{uuid.uuid4().hex}"
+        credentials = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        change = UserScramCredentialUpsertion(user, credentials, password.encode())
+        self._admin.alter_user_scram_credentials([change])[user].result(60)
+        return password
 
     def values(self, topic: str) -> list[bytes | None]:
         return [message.value() for message in self.messages(topic)]

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from conduit_connectors.numbering import foreign_position
-from conduit_py.sdk import FatalError, Positions, TransientError
+from conduit_py.sdk import FatalError, Positions, TransientError, foreign_position
 
 HEAD_SIZE = 1024
 """A file is recognised by at most so many bytes of its beginning."""
@@ -40,7 +39,7 @@ class FilePosition(NamedTuple):
     def parse(cls, raw: bytes) -> "FilePosition":
         match = _PATTERN.fullmatch(raw)
         if match is None:
-            raise foreign_position("file", raw)
+            raise foreign_position(raw, "the file source")
         return cls(int(match[1]), match[2].decode(), int(match[3]))
 
     def __bytes__(self) -> bytes:

@@ -3,7 +3,7 @@
 import struct
 
 from conduit_py.journal import NONE, TICK, Checkpoint, Flag, ProducerId, ProducerState, Sequencer, Slice
-from conduit_py.sdk import FatalError
+from conduit_py.sdk import foreign_position
 
 _MAGIC = b"journal:1:"
 _HEAD = struct.Struct(">16sQI")
@@ -28,10 +28,7 @@ class JournalPosition:
     def decode(cls, raw: bytes) -> "JournalPosition":
         size = len(raw) - len(_MAGIC) - _HEAD.size
         if not raw.startswith(_MAGIC) or size < 0 or size % _PRODUCER.size:
-            raise FatalError(
-                f"{raw[:40]!r} is not a position of the journal connector",
-                suggestion="forget the position of this source, or run with --fresh, to start from the beginning",
-            )
+            raise foreign_position(raw, "the journal source")
         id, offset, skip = _HEAD.unpack_from(raw, len(_MAGIC))
         producers = tuple(
             ProducerState(ProducerId(producer), last_ack, begin)

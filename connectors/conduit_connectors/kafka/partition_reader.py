@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, make_client
@@ -18,6 +19,7 @@ from conduit_connectors.kafka.partition_name import (
     offset_of,
     parse_partition,
 )
+from conduit_connectors.kafka.task_wake import TaskWake
 from conduit_py.sdk import FatalError, TransientError
 
 BUFFER_MAX = 4000
@@ -61,8 +63,7 @@ class PartitionReader:
         """How often partitions went away. Without it a position could be that of an earlier record."""
         self._gone: set[str] = set()
         """The partitions that went away in the last call of the consumer."""
-        self._assignments = 0
-        """How often the partitions changed in this run."""
+        self._wake = TaskWake()
         self._ends: dict[str, int] | None = None
         """Where to stop, if it is not for ever."""
         self._ticked_at = 0.0
@@ -99,11 +100,18 @@ class PartitionReader:
         with self._changed:
             return self._make_position()
 
-    def take(self, n: int, seconds: float) -> TakenMessages | None:
-        """At most `n` messages, or none after `seconds` or if the partitions changed. None: there will be no more."""
+    async def wait(self, seconds: float) -> None:
+        """Wait until there is something to take, or the partitions change, or so many seconds are over."""
         with self._changed:
-            before = self._assignments
-            self._changed.wait_for(lambda: self._has_news() or self._assignments != before, seconds)
+            if self._has_news():
+                return
+            came = self._wake.begin()
+        with trio.move_on_after(seconds):
+            await came.wait()
+
+    def take(self, n: int) -> TakenMessages | None:
+        """At most `n` of the messages that are there. None: there will be no more. It never waits for the brokers."""
+        with self._changed:
             if self._error is not None:
                 raise self._error
             if not self._ready and (self._stopping or self._is_at_end()):
@@ -136,7 +144,7 @@ class PartitionReader:
     def stop(self) -> None:
         with self._changed:
             self._stopping = True
-            self._changed.notify_all()
+            self._notify()
 
     def close(self) -> None:
         """Commit what is acked and leave the group."""
@@ -154,6 +162,11 @@ class PartitionReader:
     def _make_position(self) -> dict[str, int]:
         generation = {GENERATION: self._generation} if self._generation else {}
         return {**self._next_offsets, **generation}
+
+    def _notify(self) -> None:
+        """Wake everybody who waits for a change."""
+        self._changed.notify_all()
+        self._wake.end()
 
     def _has_news(self) -> bool:
         return bool(self._ready or self._error or self._stopping) or self._is_at_end()
@@ -231,7 +244,7 @@ class PartitionReader:
             self._ready_bytes += sum(map(len, new))
             for event in events:
                 self._note(event)
-            self._changed.notify_all()
+            self._notify()
 
     def _note(self, message: Message) -> None:
         error = message.error()
@@ -266,8 +279,7 @@ class PartitionReader:
         with self._changed:
             self._next_offsets |= placed
             self._group.begin(placed)
-            self._assignments += 1
-            self._changed.notify_all()
+            self._notify()
         return [parse_partition(partition, offset) for partition, offset in placed.items()]
 
     def _is_new(self, partition: str) -> bool:
@@ -324,15 +336,14 @@ class PartitionReader:
                 self._next_offsets.pop(partition, None)
                 self._position.pop(partition, None)
             self._generation += 1
-            self._assignments += 1
-            self._changed.notify_all()
+            self._notify()
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, KafkaException):
             error = self._errors.translate(error.args[0], "reading")
         with self._changed:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._notify()
 
 
 def _taken(text: str) -> TransientError:

@@ -27,7 +27,6 @@ from conduit_py.sdk import (
     Lag,
     LazyColumn,
     MapPositions,
-    NothingYet,
     Operation,
     Payloads,
     PositionMap,
@@ -191,20 +190,22 @@ class Source(sdk.SourceConnector[SourceOptions]):
         places = [f"{name} offset {offset - 1}" for name, offset in _decode(position).items() if name != GENERATION]
         return "Kafka, " + ", ".join(places[:20]) if len(places) == 1 else "Kafka, up to " + ", ".join(places[:20])
 
-    def read(self, n: int) -> Payloads | Reading:
-        taken = self._opened.take(n, _WAIT_SECONDS)
-        if taken is None:
-            raise EndOfSource
-        if taken.messages:
-            self._seen = {**taken.position, **{partition: offsets[-1] for partition, offsets in taken.runs}}
-            return self._make_reading(taken)
-        if taken.position != self._seen and taken.position:
-            # Partitions came or went. Durable, so that a restart begins where this run began in them.
-            self._seen = taken.position
-            return Reading([], position=PositionMap.encode(taken.position))
-        raise NothingYet
+    async def read(self, n: int) -> Payloads | Reading:
+        # In the event loop: a thread for each read would cost as much as some hundred messages.
+        reader = self._opened
+        while (taken := reader.take(n)) is not None:
+            if taken.messages:
+                self._seen = {**taken.position, **{partition: offsets[-1] for partition, offsets in taken.runs}}
+                return self._make_reading(taken)
+            if taken.position != self._seen and taken.position:
+                # Partitions came or went. Durable, so that a restart begins where this run began in them.
+                self._seen = taken.position
+                return Reading([], position=PositionMap.encode(taken.position))
+            # Not for ever: partitions may have changed since they were looked at.
+            await reader.wait(_WAIT_SECONDS)
+        raise EndOfSource
 
-    def ack(self, positions: Sequence[bytes]) -> None:
+    async def ack(self, positions: Sequence[bytes]) -> None:
         self._opened.ack(_decode(positions[-1]))
 
     def lag(self) -> Lag | None:

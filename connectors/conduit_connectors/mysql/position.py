@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from conduit_connectors.mysql.binlog_events import Gtid
-from conduit_connectors.numbering import unreadable_position
+from conduit_py.sdk import foreign_position
 
 VERSION = 1
 _GTID = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
@@ -98,7 +98,7 @@ class BinlogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
             if found.version != VERSION:
                 raise ValueError(f"version {found.version}")
         except (msgspec.DecodeError, ValueError) as error:
-            raise unreadable_position(position, error) from error
+            raise foreign_position(position, reason=error) from error
         return found
 
 

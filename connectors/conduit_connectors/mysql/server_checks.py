@@ -64,7 +64,7 @@ async def check_server(session: DatabaseStatements) -> ServerState:
     if number is None:
         raise FatalError(
             f"the server has the version {server.version[:100]}, and this source reads the log of MariaDB only",
-            suggestion="use MariaDB 10.5 or later: GTIDs of MySQL are not the same",
+            suggestion="use MariaDB 10.5 or later: the GTIDs of MySQL are others, and it is not tested",
         )
     if number < _VERSION_MIN:
         raise FatalError(

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from conduit_connectors.numbering import foreign_position
 from conduit_connectors.objects.discovery import FoundObject, Round
 from conduit_connectors.objects.store import ObjectInfo
+from conduit_py.sdk import foreign_position
 
 _PREFIX = b"objects:1:"
 
@@ -51,7 +51,7 @@ class ObjectPosition(NamedTuple):
             place = msgspec.msgpack.decode(base64.urlsafe_b64decode(encoded), type=_Place)
             offset = int(number)
         except (ValueError, msgspec.MsgspecError) as error:
-            raise foreign_position("objects", raw) from error
+            raise foreign_position(raw, "the objects source") from error
         info = ObjectInfo(os.fsdecode(place.name), place.size, place.modified, place.mark)
         return cls(FoundObject(info, place.round), abs(offset), offset < 0, place.consumed)
 

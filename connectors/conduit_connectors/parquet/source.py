@@ -11,11 +11,19 @@ from typing import Any, BinaryIO, NamedTuple, Required, TypedDict, Unpack
 
 from pydantic import Field
 
-from conduit_connectors.numbering import foreign_position
 from conduit_connectors.objects.parquet import ParquetLimits, ParquetPart, ParquetReader
 from conduit_connectors.table_rows import read_rows
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, Positions, Reading, Record, Records, TransientError
+from conduit_py.sdk import (
+    EndOfSource,
+    FatalError,
+    Positions,
+    Reading,
+    Record,
+    Records,
+    TransientError,
+    foreign_position,
+)
 
 _POSITION = re.compile(rb"parquet:1:([0-9a-f]{16}):(\d{1,18}):(\d{1,18}):(.+)", re.DOTALL)
 _TAIL_SIZE = 64 * 1024
@@ -58,7 +66,7 @@ class RowPosition(NamedTuple):
     def parse(cls, raw: bytes) -> "RowPosition":
         found = _POSITION.fullmatch(raw)
         if found is None:
-            raise foreign_position("parquet", raw)
+            raise foreign_position(raw, "the parquet source")
         return cls(found[1].decode(), int(found[2]), int(found[3]), os.fsdecode(found[4]))
 
 

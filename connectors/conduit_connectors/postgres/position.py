@@ -2,8 +2,8 @@
 
 import msgspec
 
-from conduit_connectors.numbering import unreadable_position
 from conduit_connectors.postgres.replication import format_lsn, parse_lsn
+from conduit_py.sdk import foreign_position
 
 VERSION = 1
 
@@ -84,7 +84,7 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
             if found.version != VERSION:
                 raise ValueError(f"version {found.version}")
         except (msgspec.DecodeError, ValueError) as error:
-            raise unreadable_position(position, error) from error
+            raise foreign_position(position, reason=error) from error
         return found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from conduit_connectors.numbering import foreign_position
+from conduit_py.sdk import foreign_position
 
 
 class SnapshotPosition(msgspec.Struct, frozen=True, tag="staged"):
@@ -44,5 +44,5 @@ def decode(position: bytes) -> SnapshotPosition | OrderedPosition:
             raise ValueError
         found: SnapshotPosition | OrderedPosition = _decode(text)
     except (msgspec.MsgspecError, ValueError):
-        raise foreign_position("spark", position) from None
+        raise foreign_position(position, "the spark source") from None
     return found

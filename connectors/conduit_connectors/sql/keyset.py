@@ -9,8 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from conduit_connectors.numbering import unreadable_position
-from conduit_py.sdk import FatalError
+from conduit_py.sdk import FatalError, foreign_position
 
 KeyValues: TypeAlias = tuple[Any, ...]
 
@@ -68,7 +67,7 @@ def decode_key(position: bytes, columns: Sequence[str]) -> KeyValues:
             raise ValueError(f"its version is {found.version}")
         values = tuple(_READERS[tag](text) for tag, text in found.values)
     except (msgspec.DecodeError, ValueError, ArithmeticError, LookupError) as error:
-        raise unreadable_position(position, error) from error
+        raise foreign_position(position, reason=error) from error
     if len(values) != len(columns):
         raise FatalError(
             f"the position has {len(values)} values, and rows are now ordered by {', '.join(columns)}",

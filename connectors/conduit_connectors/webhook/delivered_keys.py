@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-from conduit_py.sdk import FatalError
+from conduit_py.sdk import foreign_position
 
 KEY_SIZE: Final = 8
 _HEAD: Final = struct.Struct(">4s8sQ")
@@ -79,8 +79,5 @@ def hash_key(key: str | int) -> bytes:
 
 def _decode(position: bytes) -> bytes:
     if position[:4] != _MARK or len(position) < _HEAD.size or (len(position) - _HEAD.size) % KEY_SIZE:
-        raise FatalError(
-            f"the stored position {position[:40]!r} is not one of a webhook source",
-            suggestion="another connector stored it; give this source another id, or reset its position",
-        )
+        raise foreign_position(position, "the webhook source")
     return position[_HEAD.size :]

@@ -99,7 +99,7 @@ class Batch:
     A batch holds records, only payloads, or a table of payloads. To ask for what it holds saves making the others.
     """
 
-    __slots__ = ("_columns", "_payloads", "_records", "holds_records", "kind", "pieces", "sequences", "span")
+    __slots__ = ("_columns", "_payloads", "_records", "count", "holds_records", "kind", "pieces", "sequences", "span")
 
     def __init__(
         self,
@@ -110,6 +110,8 @@ class Batch:
     ) -> None:
         assert len(records) == len(sequences)
         assert pieces is None or len(pieces) == len(records)
+        self.count = len(records)
+        """The number of messages, which never changes. Without a call, for what runs several times for every batch."""
         self.span = span
         self._records: list[Record] | None = records
         self.holds_records = True
@@ -132,13 +134,12 @@ class Batch:
         columns: "Columns | None" = None,
     ) -> "Batch":
         """Make a batch without records. `kind` is the type of all payloads, if that is known."""
-        assert len(payloads) == len(sequences)
         batch = cls.__new__(cls)
+        batch.count = len(payloads)
+        assert batch.count == len(sequences)
         batch.span = span
-        batch._records = None
-        batch.holds_records = False
-        batch._payloads = payloads
-        batch._columns = columns
+        batch._records, batch.holds_records = None, False
+        batch._payloads, batch._columns = payloads, columns
         batch.kind = kind
         batch.sequences = sequences
         batch.pieces = pieces

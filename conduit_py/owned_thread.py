@@ -1,12 +1,14 @@
 """OwnedThread and GroupThread: the one bridge between tasks of trio and a thread that does blocking work for them.
 
-AsyncioCall is the bridge to a thread in which asyncio runs.
+AsyncioCall is the bridge to a thread in which asyncio runs. OwnClock tells whether a call needs a thread at all.
 """
 
 import inspect
+import math
 import os
 import queue
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -223,3 +225,58 @@ class _Call(Request):
     call: Callable[..., Any]
     args: tuple[Any, ...]
     final: bool
+
+
+class OwnClock(threading.local):
+    """Measures how long calls in the calling thread take, without the time in which the machine ran others instead.
+
+    What took long by this clock took long itself: it computed, or waited for something other than a core.
+    """
+
+    WHOLE_SECONDS = 0.01
+    """What takes at most so long is measured as a whole, and so much may be left out too much: to ask the system
+    before each call would cost more than most of them."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, core_waits: Callable[[], float] | None = None
+    ) -> None:
+        """Take the time that threads wait for a core from `core_waits`; else from the system, where it tells."""
+        self._clock = clock
+        self._core_waits = core_waits or _core_waits
+        self._asked_at = -math.inf
+        self._waits = 0.0
+
+    def start(self) -> float:
+        """Return the time at which a call begins, for `seconds_since`."""
+        now = self._clock()
+        if now - self._asked_at < self.WHOLE_SECONDS:
+            return now
+        self._waits = self._core_waits()
+        self._asked_at = self._clock()
+        return self._asked_at
+
+    def seconds_since(self, started: float) -> float:
+        """Return how long the call has taken so far."""
+        seconds = self._clock() - started
+        if seconds <= self.WHOLE_SECONDS:
+            return seconds
+        # Before the clock is read again: a wait after it would be left out of a time that it is not in.
+        waits = self._core_waits() - self._waits
+        return max(0.0, self._clock() - started - waits)
+
+
+def _core_waits() -> float:
+    try:
+        # Not by `open`, whose buffers take longer than the rest.
+        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # Nanoseconds on a core, nanoseconds ready without one, number of times on one.
+            return int(os.read(descriptor, 100).split()[1]) / 1e9
+        finally:
+            os.close(descriptor)
+    except (OSError, IndexError, ValueError):
+        # Not Linux, or without these counts: then every second counts.
+        return 0.0
+
+
+OWN_CLOCK = OwnClock()

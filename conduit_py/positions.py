@@ -41,8 +41,8 @@ class LazyPositions(Sequence[bytes]):
         """True if two of them may be equal."""
 
     def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-        """Return these positions and those of later reads as one sequence."""
-        return [*self, *chain.from_iterable(later)]
+        """Return these positions and those of later reads as one sequence, which makes them as late as these do."""
+        return _ChainedPositions([self, *later])
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -106,6 +106,43 @@ def _join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
     if len(ranges) == len(parts) and all(one.stop == other.start for one, other in pairwise(ranges)):
         return range(ranges[0].start, ranges[-1].stop)
     return [number for part in parts for number in part]
+
+
+class _ChainedPositions(LazyPositions):
+    """Positions of several reads that have no template in common, such as those of two files."""
+
+    __slots__ = ("_ends", "_parts")
+
+    def __init__(self, parts: Sequence[Sequence[bytes]]) -> None:
+        self._parts = [part for part in parts if len(part)]
+        self._ends = list(accumulate(map(len, self._parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            firsts = zip([0, *self._ends], self._parts, strict=False)
+            parts = [part[max(0, start - first) : max(0, stop - first)] for first, part in firsts]
+            return _ChainedPositions(parts) if step == 1 else list(self)[index]
+        number = range(len(self))[index]
+        place = bisect_right(self._ends, number)
+        return self._parts[place][number - (self._ends[place - 1] if place else 0)]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return chain.from_iterable(self._parts)
+
+    @property
+    def repeats(self) -> bool:
+        return len(set(self)) < len(self)
+
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        return _ChainedPositions([*self._parts, *later])
 
 
 class PositionValue(Protocol):
@@ -287,7 +324,13 @@ class PositionHistory(msgspec.Struct, frozen=True):
         everything = sorted((*self.points, *points), key=lambda point: point.at)
         # Starts are limited by number, not by age: a run may last longer than any spacing.
         kept = [point for point in everything if point.start][-STARTS_MAX:]
-        kept += _thin_out([point for point in everything if not point.start], now=points[-1].at)
+        # Of the others the first of each stretch of time, whose length goes by its age.
+        stretches: dict[tuple[float, float], HistoryPoint] = {}
+        for point in everything:
+            spacing = next((spacing for age, spacing in SPACINGS if points[-1].at - point.at <= age), None)
+            if not point.start and spacing is not None:
+                stretches.setdefault((spacing, point.at // spacing), point)
+        kept += stretches.values()
         newest_first = sorted(kept, key=lambda point: point.at)[::-1]
         # Some sources have positions of many kilobytes, and the history is written with a commit.
         sizes = accumulate(32 + len(point.position or b"") for point in newest_first)
@@ -300,16 +343,3 @@ class PositionHistory(msgspec.Struct, frozen=True):
 
 
 _HISTORY_ENCODER = msgspec.msgpack.Encoder()
-
-
-def _thin_out(points: list[HistoryPoint], now: float) -> Iterator[HistoryPoint]:
-    """The first point of each stretch of time, whose length goes by its age."""
-    last = None
-    for point in points:
-        spacing = next((spacing for age, spacing in SPACINGS if now - point.at <= age), None)
-        if spacing is None:
-            continue
-        stretch = (spacing, int(point.at // spacing))
-        if stretch != last:
-            yield point
-        last = stretch

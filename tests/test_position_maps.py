@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_py.errors import FatalError
-from conduit_py.sdk import EncodedPositions, MapPositions, PositionMap
+from conduit_py.positions import LazyPositions, join_positions
+from conduit_py.sdk import EncodedPositions, MapPositions, PositionMap, Positions
 
 maps = st.dictionaries(st.text(max_size=4), st.integers(-(2**60), 2**60) | st.text(max_size=4), max_size=5)
 runs = st.lists(st.tuples(st.sampled_from("abcd"), st.lists(st.integers(0, 9), max_size=4)), max_size=12)
@@ -111,3 +112,23 @@ def test_values_are_encoded_only_when_a_position_is_asked_for_and_never_repeat()
     assert alone == [False, True, 5, b"4"]
     assert asked == [4]
     assert joined == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_positions_of_two_files_are_joined_without_being_made() -> None:
+    parts = [Positions(b"a:%d", range(3)), Positions(b"b:%d", range(2)), [b"c"]]
+    made = [b"a:0", b"a:1", b"a:2", b"b:0", b"b:1", b"c"]
+    joined = join_positions(parts)
+
+    assert isinstance(joined, LazyPositions)
+    assert (len(joined), list(joined), joined.repeats) == (6, made, False)
+    assert [joined[index] for index in range(-6, 6)] == [*made, *made]
+    for start in range(7):
+        for stop in range(start, 8):
+            assert list(joined[start:stop]) == made[start:stop]
+    assert joined[::-1] == made[::-1]
+    assert list(join_positions([joined, parts[0]])) == [*made, *made[:3]]
+    again = join_positions([joined, parts[0]])
+    assert isinstance(again, LazyPositions)
+    assert again.repeats
+    with pytest.raises(IndexError):
+        joined[6]

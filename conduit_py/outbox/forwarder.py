@@ -21,7 +21,8 @@ from conduit_py.errors import RecordRefused, StateFailed, describe
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, DestinationConnector
 from conduit_py.store.tables import OutboxMessage
-from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, answers_about, check_refusals
+from conduit_py.stream.ack_reader import answers_about
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_refusals
 from conduit_py.stream.signal import Signal
 from conduit_py.user_errors import as_error
 

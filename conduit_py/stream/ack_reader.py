@@ -1,15 +1,19 @@
-"""AckReader: reads the answers of a destination that acks asynchronously (`AckMode.LATER`)."""
+"""AckReader: reads the answers of a destination that acks asynchronously (`AckMode.LATER`).
 
-from collections.abc import Iterable, Sequence
+`answers_about` waits for those about one batch, where nothing else is written meanwhile.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 
 import trio
 
 from conduit_py.batch import Batch, MessageId, Span
 from conduit_py.dead_letter import Failure
+from conduit_py.errors import ContractBroken
 from conduit_py.sdk.destination import Answer
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.plugin_calls import PluginCaller, next_answers, unexpected_answer
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 from conduit_py.stream.signal import Signal
 
 
@@ -157,3 +161,39 @@ class AckReader:
         batch = self._whole.pop(first, None)
         if batch is not None:
             self._single.update((message, (batch, index)) for index, message in enumerate(batch.ids))
+
+
+async def next_answers(node: str, calls: PluginCaller) -> Sequence[Answer | Batch]:
+    """Wait for the next answers of a destination that acks asynchronously."""
+    if calls.inherits("answers"):
+        raise ContractBroken(node, "declares AckMode.LATER but has no answers()")
+    with PluginErrors(node, "answers"):
+        answers = await calls("answers")
+    if not isinstance(answers, Sequence):
+        raise ContractBroken(node, f"answers() must return a sequence of Answer, not {type(answers).__name__}")
+    for answer in answers:
+        if not isinstance(answer, Answer | Batch):
+            raise ContractBroken(node, f"answers() must return Answer or Batch items, not {type(answer).__name__}")
+    if not answers:
+        # A destination that polls without waiting would starve every other task.
+        await trio.lowlevel.checkpoint()
+    return answers
+
+
+async def answers_about(node: str, calls: PluginCaller, batch: Batch, refused: Mapping[int, str]) -> dict[int, str]:
+    """Wait for the answers about a batch, except those `write` refused. Returns later refusals as index → reason."""
+    waiting = {message: index for index, message in enumerate(batch.ids) if index not in refused}
+    later: dict[int, str] = {}
+    while waiting:
+        for answer in await next_answers(node, calls):
+            messages = answer.ids if isinstance(answer, Batch) else [answer.message]
+            found = [waiting.pop(each) for each in messages if isinstance(each, MessageId) and each in waiting]
+            if not found:
+                raise unexpected_answer(node, messages[0] if messages else "a batch without messages")
+            if isinstance(answer, Answer) and answer.refused is not None:
+                later[found[0]] = answer.refused
+    return later
+
+
+def unexpected_answer(node: str, message: object) -> ContractBroken:
+    return ContractBroken(node, f"answered for {message}, which is not waiting for an answer")

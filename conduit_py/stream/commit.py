@@ -211,7 +211,8 @@ class CommitEach(CommitStrategy):
         light = sum(each.stop - each.start for each in ranges) <= LIGHT_MESSAGES_MAX
         # The pace measures the commit: the slower the store, the more messages each commit covers.
         with settler.pace.step(light=light):
-            await settler.commit([each.positions for each in ranges])
+            # Where nobody is told of each position, only the last one is made.
+            await settler.commit([each.positions for each in (ranges if settler.tells_positions else ranges[-1:])])
 
     def finish(self, source: str) -> None:
         # Replayed dead letters have no settler: `Replay.settle` ends by itself.

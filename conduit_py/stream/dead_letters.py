@@ -24,14 +24,9 @@ from conduit_py.record_codec import encode_record
 from conduit_py.sdk.destination import AckMode, StagedDestination
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.stored_letter import cause_of
+from conduit_py.stream.ack_reader import answers_about
 from conduit_py.stream.meter import Meter, WaitReason
-from conduit_py.stream.plugin_calls import (
-    PluginCaller,
-    PluginErrors,
-    answers_about,
-    check_refusals,
-    is_async,
-)
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_refusals, is_async
 from conduit_py.user_errors import as_error
 
 log = logging.getLogger("conduit_py.dead_letters")

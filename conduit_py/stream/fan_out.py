@@ -121,13 +121,13 @@ def start_chain(chain: Sequence[ProcessorNode], batch: Batch, out: FanOut) -> Aw
     It holds the batch alone if its caller does: what a processor replaces is freed at once, while it is in the caches.
     """
     for number, node in enumerate(chain, 1):
-        if not batch:
+        if not batch.count:
             return None
         applied = node.apply(batch)
         if not isinstance(applied, Batch):
             return _finish_chain(chain[number:], applied, out)
         batch = applied
-    return out.send(batch) if batch else None
+    return out.send(batch) if batch.count else None
 
 
 async def _finish_chain(chain: Sequence[ProcessorNode], applied: Awaitable[Batch], out: FanOut) -> None:

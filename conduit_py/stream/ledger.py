@@ -123,9 +123,8 @@ class Ledger:
     def register(self, positions: Sequence[bytes], read_at: float = 0.0) -> Span:
         """Give admitted messages their identities, in this order. Call this before they are sent."""
         span = Span(self._pipeline, self._source, self.next_sequence, positions, read_at, self._scope)
-        count = len(positions)
-        self.next_sequence += count
-        self._entries[span.first] = _Entry(span, count * self._voters.bit_count())
+        self.next_sequence += (count := len(positions))
+        self._entries[span.first] = _Entry(span, count * self._voters.bit_count(), count)
         self._unsettled += 1
         return span
 
@@ -139,7 +138,7 @@ class Ledger:
             # It has a sequence like a message, so it cannot overtake one. It stands for no record and needs no vote.
             first, self.next_sequence = self.next_sequence, self.next_sequence + 1
             span = Span(self._pipeline, self._source, first, (position,), read_at, self._scope, sizes=(0,))
-            self._entries[first] = _Entry(span, 0, is_progress=True)
+            self._entries[first] = _Entry(span, 0, 1, is_progress=True)
             self.progress += 1
         if next(iter(self._entries.values())).is_progress:
             self.on_settled()
@@ -152,7 +151,9 @@ class Ledger:
         # Nothing to vote on, for example if a whole batch was refused: the span must not end a second time.
         if not sequences:
             return
-        entry = self._entry(span)
+        # As `_entry` does, without another call: this runs several times for every batch.
+        entry = self._entries.get(span.first)
+        assert entry is not None, f"a vote on messages of {self._source} that are already settled"
         entry.expect(sequences, voters.bit_count())
         entry.voted |= voters
         if unwanted:
@@ -202,7 +203,7 @@ class Ledger:
                 ranges.append(SettledRange(entry.span, entry.released, stop, letters))
                 entry.taken = True
             # Invariants 2 and 3: an open message holds back every later one, settled or not.
-            if stop < len(entry.span.positions):
+            if stop < entry.count:
                 break
         return ranges
 
@@ -210,15 +211,15 @@ class Ledger:
         """Remove the oldest `count` messages, which must be settled, and return their credit."""
         while count:
             entry = next(iter(self._entries.values()))
-            taken = min(count, len(entry.span.positions) - entry.released)
+            taken = min(count, entry.count - entry.released)
             # Invariant 2: an open message that is released would be skipped after a crash.
-            assert entry.settle_stop(self._voters) >= entry.released + taken
+            assert not entry.outstanding or entry.settle_stop(self._voters) >= entry.released + taken
             entry.released += taken
             count -= taken
             if not entry.is_progress and not self._atomic:
                 self.in_flight -= taken
                 self.credit += taken
-            if entry.released == len(entry.span.positions):
+            if entry.released == entry.count:
                 if entry.unwanted:
                     self.unwanted += entry.count_unwanted(self._voters.bit_count())
                 del self._entries[entry.span.first]
@@ -247,7 +248,7 @@ class Ledger:
             entry, records = before, records + sum(before.span.sizes or ())
         # Another Span: destinations may still hold the batch and ask for its positions.
         entry.span = msgspec.structs.replace(entry.span, positions=span.positions[-1:], sizes=(records,))
-        entry.stop, entry.log, entry.unwanted = span.first + len(span), [], []
+        entry.count, entry.stop, entry.log, entry.unwanted = 1, span.first + len(span), [], []
         self._joined = entry
 
     def _call_fate_handlers(self, entry: "_Entry", sequences: Sequence[int]) -> None:
@@ -263,10 +264,8 @@ class Ledger:
                     handler(message, fate)
                 except BaseException as error:  # plugin boundary: the handler is the user's
                     errors.append(as_error(error))
-        if len(errors) == 1:
-            raise errors[0]
         if errors:
-            raise ExceptionGroup("several fate handlers failed", errors)
+            raise errors[0] if len(errors) == 1 else ExceptionGroup("several fate handlers failed", errors)
 
     def _entry(self, span: Span) -> "_Entry":
         entry = self._entries.get(span.first)
@@ -283,6 +282,8 @@ class _Entry(msgspec.Struct, eq=False):
 
     span: Span
     outstanding: int
+    count: int
+    """The number of its positions."""
     voted: int = 0
     released: int = 0
     nacks: dict[int, dict[tuple[int, Piece], DeadLetter]] = {}
@@ -311,7 +312,7 @@ class _Entry(msgspec.Struct, eq=False):
     def settle_stop(self, voters: int) -> int:
         """Return the index of the first message that is not settled."""
         if self.outstanding == 0:
-            return len(self.span.positions)
+            return self.count
         if self.voted != voters:
             return 0
         counts = self.outstanding_each()
@@ -324,7 +325,7 @@ class _Entry(msgspec.Struct, eq=False):
         if self.counts is None:
             # At first every message of a span has the same number of votes, so one division gives it.
             cast = sum(len(sequences) * fewer for sequences, fewer in self.log)
-            self.counts = [(self.outstanding + cast) // len(self.span.positions)] * len(self.span.positions)
+            self.counts = [(self.outstanding + cast) // self.count] * self.count
         counts, first = self.counts, self.span.first
         for sequences, fewer in self.log:
             for sequence in sequences:

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 import trio
 
-from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
-from conduit_py.owned_thread import OwnedThread
+from conduit_py.owned_thread import OWN_CLOCK, OwnClock, OwnedThread
 from conduit_py.payloads import Columns, Payloads
 from conduit_py.positions import LazyPositions
 from conduit_py.record import RECORD_TYPES
-from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_text
+from conduit_py.sdk.destination import DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import Reading, SourceConnector
@@ -97,13 +96,15 @@ class PluginCaller:
 
     def call_here(self, name: str, *args: Any) -> Any:
         """Call a quick method in the task of the caller, which lets other tasks run now and then."""
-        started = time.perf_counter()
+        started = OWN_CLOCK.start()
         try:
             return getattr(self.plugin, name)(*args)
         finally:
             self.seconds = time.perf_counter() - started
-            # On a busy machine any call may be slow once. Only a call that blocks is slow several times in a row.
+            # Any call may be slow once. Only a call that blocks is slow several times in a row.
             is_slow = self.seconds > SLOW_SECONDS and self.plugin.blocking is None
+            # On a busy machine a call may be slow because it was not run, which no thread would mend.
+            is_slow = is_slow and OWN_CLOCK.seconds_since(started) > SLOW_SECONDS
             self._slow_calls = self._slow_calls + 1 if is_slow else 0
 
     async def in_thread(self, call: Callable[..., Any], *args: Any, final: bool = False) -> Any:
@@ -153,10 +154,11 @@ class ThreadStay:
     """Decides how long a processor that was slow stays in a thread before it returns to the event loop.
 
     It returns after enough quick batches in a row: more, the longer it was slow, and twice as many each time. So a
-    processor that is slow now and then holds up the event loop ever more rarely.
+    processor that is slow now and then holds up the event loop ever more rarely. Time in which the machine ran
+    others in place of its thread does not count.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: OwnClock = OWN_CLOCK) -> None:
         self.clock = clock
         self.slow_seconds = SLOW_SECONDS
         self._begun = False
@@ -165,8 +167,8 @@ class ThreadStay:
 
     def time(self, call: Callable[..., T], *args: Any) -> tuple[T, float]:
         """Return the result of a call, and how long it took, in seconds."""
-        started = self.clock()
-        return call(*args), self.clock() - started
+        started = self.clock.start()
+        return call(*args), self.clock.seconds_since(started)
 
     def begin(self, seconds: float) -> None:
         """Begin a stay, after the event loop was held up for this long."""
@@ -280,42 +282,6 @@ def check_refusals(node: str, answer: Any, count: int) -> dict[int, str]:
         if not isinstance(index, int) or not 0 <= index < count:
             raise ContractBroken(node, f"write() refused record {index!r} of a batch of {count}")
     return {index: refusal_text(answer[index]) for index in sorted(answer)}
-
-
-async def next_answers(node: str, calls: PluginCaller) -> Sequence[Answer | Batch]:
-    """Wait for the next answers of a destination that acks asynchronously."""
-    if calls.inherits("answers"):
-        raise ContractBroken(node, "declares AckMode.LATER but has no answers()")
-    with PluginErrors(node, "answers"):
-        answers = await calls("answers")
-    if not isinstance(answers, Sequence):
-        raise ContractBroken(node, f"answers() must return a sequence of Answer, not {type(answers).__name__}")
-    for answer in answers:
-        if not isinstance(answer, Answer | Batch):
-            raise ContractBroken(node, f"answers() must return Answer or Batch items, not {type(answer).__name__}")
-    if not answers:
-        # A destination that polls without waiting would starve every other task.
-        await trio.lowlevel.checkpoint()
-    return answers
-
-
-async def answers_about(node: str, calls: PluginCaller, batch: Batch, refused: Mapping[int, str]) -> dict[int, str]:
-    """Wait for the answers about a batch, except those `write` refused. Returns later refusals as index → reason."""
-    waiting = {message: index for index, message in enumerate(batch.ids) if index not in refused}
-    later: dict[int, str] = {}
-    while waiting:
-        for answer in await next_answers(node, calls):
-            messages = answer.ids if isinstance(answer, Batch) else [answer.message]
-            found = [waiting.pop(each) for each in messages if isinstance(each, MessageId) and each in waiting]
-            if not found:
-                raise unexpected_answer(node, messages[0] if messages else "a batch without messages")
-            if isinstance(answer, Answer) and answer.refused is not None:
-                later[found[0]] = answer.refused
-    return later
-
-
-def unexpected_answer(node: str, message: object) -> ContractBroken:
-    return ContractBroken(node, f"answered for {message}, which is not waiting for an answer")
 
 
 class PositionInvalid(FleetError):

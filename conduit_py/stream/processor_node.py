@@ -137,7 +137,7 @@ class ProcessorNode:
 
     def _outcome(self, batch: Batch, results: Results) -> Batch:
         """Cast the votes of the messages that end here; return the batch that leaves this node."""
-        self._context.meter.count_batch(len(batch))
+        self._context.meter.count_batch(batch.count)
         # Fast path: mostly every result is the record or payload itself, or None. Else the types of all are looked at.
         gone = results.gone if type(results) is SameResults else None
         if gone is not None and (batch.holds_records or batch.kind is not None):

@@ -58,6 +58,8 @@ class Settler:
         self._has_ack = not calls.inherits("ack")
         self._meter = context.meter
         self.shard_tracker = shard_tracker
+        self.tells_positions = self._has_ack or shard_tracker is not None
+        """True if the source or the tracker of its shards is told of every position, not only of the last one."""
         self.pace = Pace(SETTLE_SECONDS)
         self._history: HistoryRecorder
         self._finishing = False
@@ -112,15 +114,16 @@ class Settler:
     def _release(self, ranges: Sequence[SettledRange]) -> None:
         """Count the settled messages and return their credit to the reader."""
         now = self._meter.settled_at = trio.current_time()
+        messages = 0
         for each in ranges:
-            records = each.records
+            records, messages = each.records, messages + each.stop - each.start
             self._meter.acked += records
             self._meter.settling.observe(now - each.span.read_at, records)
-        self._ledger.release(sum(each.stop - each.start for each in ranges))
+        self._ledger.release(messages)
         self._meter.unwanted = self._ledger.unwanted
 
     async def commit(self, positions: Sequence[Sequence[bytes]]) -> None:
-        """Make the last of these positions durable, then ack all of them to the source."""
+        """Make the last of these positions durable, then ack all of them to the source, if `tells_positions`."""
         meter, node, position = self._meter, self._context.node, positions[-1][-1]
         with meter.waiting(None, timing=meter.checkpoints):
             reach("settler.before_persist")

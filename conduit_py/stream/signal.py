@@ -29,15 +29,20 @@ class Signal:
 
     def __init__(self) -> None:
         self._event = trio.Event()
+        self._is_set = False
 
     def set(self) -> None:
-        self._event.set()
+        # Set several times for every batch, and mostly nobody waits.
+        if not self._is_set:
+            self._is_set = True
+            self._event.set()
 
     async def wait(self) -> None:
         """Return once the signal has been set since the last return."""
         await self._event.wait()
         # Replaced before the caller goes on: what is set from here on wakes the next wait.
         self._event = trio.Event()
+        self._is_set = False
 
 
 class Pace:

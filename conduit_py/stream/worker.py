@@ -189,14 +189,14 @@ class ProcessorWorker:
         results = SameResults()
         results.gone = []
         clock, slow_seconds, count, done = self.stay.clock, self.stay.slow_seconds, len(values), 0
-        started, seconds, rest = clock(), 0.0, iter(values)
+        started, seconds, rest = clock.start(), 0.0, iter(values)
         while done < count and seconds <= slow_seconds:
             # Sixteen times as many each time: the clock is read seldom, and a call that blocks is noticed at the first.
             each(call, rest, min(16 * done + 1, count) - done, results)
             # I17: records behind a deferred one are deferred with it.
             if results.gone is None and isinstance(results[-1], Defer):
                 results += [Defer()] * (count - len(results))
-            done, seconds = len(results), clock() - started
+            done, seconds = len(results), clock.seconds_since(started)
         if seconds > slow_seconds:
             self._move_to_thread(seconds)
         return results if done == count else self._caller.in_thread(each, call, rest, count - done, results)

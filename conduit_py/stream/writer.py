@@ -147,7 +147,7 @@ class Writer:
             raise
         finally:
             self._meter.calls.observe(self._calls.seconds)
-        self._end_write(batch, answer, len(batch) if batch.span.sizes is None else count_records(batch.records))
+        self._end_write(batch, answer, batch.count if batch.span.sizes is None else count_records(batch.records))
         if self._unflushed_count >= self._flush_records:
             # The task of the writer flushes, which takes a thread.
             self._rest.deadline = -math.inf
@@ -191,7 +191,7 @@ class Writer:
         `answer` is what the last attempt returned, and `given` the number of records that the first one had.
         """
         reach("writer.after_write")
-        reasons = check_refusals(self._node, answer, len(batch)) if answer else None
+        reasons = check_refusals(self._node, answer, batch.count) if answer else None
         self._meter.count_batch(given)
         if reasons:
             self._meter.records -= len(reasons)
@@ -202,9 +202,9 @@ class Writer:
         if self._look is not None:
             self._look.on_write()
         if self._flushes:
-            if batch:
+            if batch.count:
                 self._unflushed.append((batch.span, batch.sequences))
-                self._unflushed_count += len(batch)
+                self._unflushed_count += batch.count
         elif self._ack_reader is None:
             self._context.ack(batch.span, batch.sequences)
 
@@ -225,7 +225,7 @@ class Writer:
         meter, attempt, answer = self._meter, 1, None
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
-        given = len(batch) if batch.span.sizes is None else count_records(batch.records)
+        given = batch.count if batch.span.sizes is None else count_records(batch.records)
         # Invariant 1: the next batch waits until this one is done, so a retry repeats and never reorders.
         while batch:
             try:

@@ -100,9 +100,9 @@ def _any_too_deep(lines: Lines) -> bool:
 class _MemberCount:
     """Tells whether lines have exactly the members that were decoded, so that decoding lost no repeated key.
 
-    Every member has a colon in the text, mostly right behind the quote that ends its key, where few texts have one.
-    Where that count does not tell, all colons are counted, those in texts too, such as times. The fields with such
-    texts are mostly the same in all lines, so they are learned, and that saves encoding every value again.
+    Every member has a colon in the line, and colons in texts, such as times, only add to them. The fields with such
+    texts are mostly the same in all lines, so they are learned, and theirs are counted too. Where the fields do
+    not tell, colons right behind a quote are counted, where few texts have one. Only then every value is encoded again.
     """
 
     def __init__(self, payload_type: type[msgspec.Struct] | None) -> None:
@@ -113,24 +113,29 @@ class _MemberCount:
         # Where a missing field may differ from its default, no field counts as present: NaN does, and code may set it.
         is_plain = not hasattr(payload_type, "__post_init__")
         self._defaults = {name: each for name, each in defaults.items() if is_plain and each == each}
+        # A colon that no line has, of a default or set by code, could replace a lost one.
+        self._may_learn = is_plain and not any(type(each) is str and ":" in each for each in defaults.values())
         self._colon_fields: tuple[str, ...] = ()
+        self._quotes_first = False
+        """True if the learned fields did not tell: to look for two bytes takes longer than for one."""
         self.present: tuple[str, ...] = ()
         """The fields with a default that a line had, with another value."""
 
     def is_that_of(self, text: bytes, values: list[Any]) -> bool:
         """Return True if no line repeats a key. False is nearly always a repeated key."""
         members = sum(map(len, values)) if self._required is None else self._count_typed(self._required, values)
-        # Each member counts once, and a text that has a colon behind a quote only adds. So none is lost if the count is
-        # right, unless a key with white space behind it is not counted.
-        if text.count(b'":') == members and not _any_spaced_colon(text):
+        if self._quotes_first and _has_quoted_colons(text, members):
             return True
         others = text.count(b":") - members
         if others == 0 or (others > 0 and self._count_in_texts(text, values) == others):
             return True
+        if not self._quotes_first and _has_quoted_colons(text, members):
+            self._quotes_first = not self._learn(values[-1])
+            return True
         decoded = values if self._required is None else list(map(_decode_object, text.splitlines()))
         if may_repeat_keys(text, decoded):
             return False
-        self._learn(values[-1] if self._required is None else msgspec.structs.asdict(values[-1]))
+        self._learn(values[-1])
         return True
 
     def _count_typed(self, required: int, values: list[Any]) -> int:
@@ -143,17 +148,29 @@ class _MemberCount:
 
     def _count_in_texts(self, text: bytes, values: list[Any]) -> int:
         # An escaped colon is none in the line, but one in the text that was decoded. It could replace a lost one.
-        if b"\\" in text:
+        if not self._colon_fields or b"\\" in text:
             return -1
         try:
             return sum("".join(map(self._getter(name), values)).count(":") for name in self._colon_fields)
         except (KeyError, AttributeError, TypeError):
             return -1
 
-    def _learn(self, value: dict[str, Any]) -> None:
+    def _learn(self, sample: Any) -> bool:
+        """Note which fields of a line have colons or need no default; return True if a field with colons is new."""
+        value: dict[str, Any] = sample if self._required is None else msgspec.structs.asdict(sample)
         found = (name for name, item in value.items() if type(item) is str and ":" in item)
-        self._colon_fields = tuple(dict.fromkeys([*self._colon_fields, *found]))[:_COLON_FIELDS_MAX]
+        before = self._colon_fields
+        if self._may_learn:
+            self._colon_fields = tuple(dict.fromkeys([*before, *found]))[:_COLON_FIELDS_MAX]
         self.present = tuple(name for name, default in self._defaults.items() if value[name] != default)
+        return self._colon_fields != before
+
+
+def _has_quoted_colons(text: bytes, members: int) -> bool:
+    """Return True if as many colons as there are members stand behind a quote, and none behind white space."""
+    # Each member counts once, and a text that has a colon behind a quote only adds. So none is lost if the count is
+    # right, unless a key with white space behind it is not counted.
+    return text.count(b'":') == members and not _any_spaced_colon(text)
 
 
 def _any_spaced_colon(text: bytes) -> bool:

@@ -3,9 +3,10 @@
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
 import pyarrow as pa
+from pydantic import Field
 
 from conduit_connectors.table_rows import read_rows
 from conduit_py import sdk
@@ -28,7 +29,24 @@ _POSITION = re.compile(rb"lake:1:([0-9a-f-]{1,64}):(\d{1,19}):([wc]):(\d{1,9}):(
 _CHANGE = "_change_type"
 _COMMIT = (_CHANGE, "_commit_version", "_commit_timestamp")
 
-OptionsT = TypeVar("OptionsT", bound=sdk.Options)
+
+class LakeOptions(sdk.Options):
+    """The options of all sources that read tables of a lake."""
+
+    tail: bool = Field(default=False, description="wait for later versions of the table at the end")
+    key: list[str] | None = Field(
+        default=None, min_length=1, description="the columns that become the key of a record; None: it has no key"
+    )
+
+
+class LakeArguments(TypedDict, total=False):
+    """LakeOptions as a caller writes them, for editors and type checkers."""
+
+    tail: bool
+    key: Sequence[str] | None
+
+
+OptionsT = TypeVar("OptionsT", bound=LakeOptions)
 
 
 class LakePlace(NamedTuple):
@@ -69,16 +87,6 @@ class LakeSource(sdk.SourceConnector[OptionsT]):
 
     gives = dict
     _batches: Iterator[pa.Table] | None = None
-
-    @property
-    @abstractmethod
-    def follows(self) -> bool:
-        """True if it waits for more versions."""
-
-    @property
-    @abstractmethod
-    def key(self) -> Sequence[str] | None:
-        """The columns that become the key of a record."""
 
     @abstractmethod
     def open_table(self) -> tuple[str, int]:
@@ -134,7 +142,7 @@ class LakeSource(sdk.SourceConnector[OptionsT]):
             if self._place.file < len(self._files):
                 self._open_file(0)
             elif not self._start_version():
-                raise NothingYet if self.follows else EndOfSource
+                raise NothingYet if self.options.tail else EndOfSource
             elif not self._files:
                 # Without this a table that is only compacted would be read from an ever older version.
                 return Reading([], position=self._place.template() % 0)
@@ -174,7 +182,7 @@ class LakeSource(sdk.SourceConnector[OptionsT]):
         self._place = self._place._replace(row=self._place.row + table.num_rows)
         positions = Positions(self._place.template(), range(first, first + table.num_rows), ascending=True)
         kind = self._files[self._place.file].kind
-        if kind == "rows" and self.key is None:
+        if kind == "rows" and self.options.key is None:
             return read_rows(table, positions, self._files[self._place.file].name)
         return self._records(table, positions, kind)
 
@@ -202,7 +210,7 @@ class LakeSource(sdk.SourceConnector[OptionsT]):
 
     def _changed(self, record: Record, change: str) -> Record:
         row: Any = record.payload.after
-        key = None if self.key is None else {name: row.get(name) for name in self.key}
+        key = None if self.options.key is None else {name: row.get(name) for name in self.options.key}
         if change == "delete":
             return Record(record.position, Operation.DELETE, record.metadata, key, Payload(before=row))
         operation = Operation.UPDATE if change == "update_postimage" else Operation.CREATE

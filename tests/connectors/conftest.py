@@ -4,8 +4,10 @@ import ctypes
 import inspect
 import platform
 import struct
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +76,26 @@ def with_failing_call() -> Callable[[str, int, Callable[[], None]], None]:
             raise raised[0]
 
     return run
+
+
+_opened: set[Path] | None = None
+
+
+def _note_opened(event: str, arguments: tuple[Any, ...]) -> None:
+    if _opened is not None and event == "open" and isinstance(arguments[0], str | Path):
+        _opened.add(Path(arguments[0]))
+
+
+sys.addaudithook(_note_opened)
+
+
+@pytest.fixture
+def synced() -> Iterator[set[Path]]:
+    """Which files and folders Python has opened. A folder is opened to be synced, and for nothing else."""
+    global _opened
+    _opened = set()
+    yield _opened
+    _opened = None
 
 
 _CALLS = {

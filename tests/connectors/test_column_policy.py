@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from builders import batch_of
 from conduit_connectors import delta, parquet, spark
-from conduit_connectors.column_policy import COLUMNS_MAX, PolicyOptions, wider_type
+from conduit_connectors.column_policy import COLUMNS_MAX, wider_type
+from conduit_connectors.policy_options import PolicyOptions
 from conduit_connectors.spark.rows import Fields
 from conduit_connectors.sql.row import TableOptions
 from deltalake import DeltaTable

@@ -267,3 +267,16 @@ def test_every_record_is_there_once_when_the_process_is_killed(tmp_path: Path, k
 
     assert [run(kill), run("never")] == [-signal.SIGKILL, 0]
     assert [row["n"] for row in stored(tmp_path / "table")] == list(range(200))
+
+
+def test_folders_above_staged_and_partitioned_files_are_durable(tmp_path: Path, synced: set[Path]) -> None:
+    destination = opened(tmp_path / "new" / "t", columns={"n": "long", "day": "string"}, partition_by=["day"])
+    destination.begin("p", 1, [])
+    destination.write(batch_of({"n": 1, "day": "x"}))
+    intent = destination.stage()
+    assert intent is not None
+    destination.apply(intent)
+
+    staged = next((tmp_path / "new" / "t" / "_conduit").iterdir())
+    [file] = (tmp_path / "new" / "t" / "day=x").iterdir()
+    assert {*file.parents, staged, staged.parent} <= synced | {Path("/")}

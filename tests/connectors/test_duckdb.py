@@ -205,6 +205,24 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
         duckdb_world(tmp_path / "data.duckdb").opened(table="t")
 
 
+_INEXACT = {
+    "DATE": ["'9999-12-31'", "'infinity'", "'-infinity'", "'12000-01-01'", "'0001-01-01 (BC)'", "NULL"],
+    "TIMESTAMP": ["'0001-01-01'", "'infinity'", "'12000-01-01'", "'9999-12-31 23:59:59.999999'"],
+    "TIMESTAMPTZ": ["'0001-01-01 00:00:00+00'", "'infinity'", "'-infinity'", "'9999-12-31 23:59:59.999999+00'"],
+    "TIMESTAMP_MS": ["'2026-01-01'", "'infinity'", "'2026-01-01'"],
+    "TIME": ["'23:59:59.999999'", "'24:00:00'", "'00:00:00'"],
+    "INTERVAL": ["'45 days 3 hours'", "'1 month'", "'-1 year'", "'2000000000 days'", "'-1 day -1 microsecond'"],
+    "DATE[]": ["['2026-01-01']", "['2026-01-01', 'infinity']", "[]"],
+    'STRUCT(a VARCHAR, "b\'" INTERVAL[])': [
+        "{'a': 'infinity', 'b''': NULL}",
+        "{'a': '', 'b''': [INTERVAL 1 MONTH]}",
+        "NULL",
+    ],
+    "MAP(VARCHAR, DATE)": ["MAP {'a': '2026-01-01'}", "MAP {'a': 'infinity'}", "MAP {}"],
+}
+"""Values of each type: the first and the last are those that Python holds."""
+
+
 class TestSource:
     @pytest.mark.parametrize(
         ("options", "why"),
@@ -215,12 +233,31 @@ class TestSource:
             ({"query": "SELECT NULL AS a", "key": ["a"]}, "has no a"),
             ({"query": "SELECT 1.5::DOUBLE AS a", "key": ["a"]}, "no exact order"),
             ({"query": "SELECT 1 AS a, now()::TIMESTAMP_NS AS b", "key": ["a"]}, "would cut digits"),
+            ({"query": "SELECT 1 AS a, [MAP {[1]: 2}] AS b", "key": ["a"]}, "keys no mapping"),
+            ({"query": "SELECT 1 AS a, union_value(n := 1) AS b", "key": ["a"]}, "which member"),
+            ({"query": "SELECT DATE 'infinity' AS a", "key": ["a"]}, "a value of 'a' is none that Python has"),
         ],
     )
     def test_refuses_what_it_cannot_read_exactly(self, tmp_path: Path, options: dict[str, Any], why: str) -> None:
         some_rows(tmp_path)
         with pytest.raises(FatalError, match=why):
             read_until_end(Source(path=tmp_path / "rows.duckdb", **options))
+
+    @pytest.mark.parametrize("kind", _INEXACT)
+    def test_refuses_a_row_with_a_value_that_python_would_change(self, tmp_path: Path, kind: str) -> None:
+        some_rows(tmp_path)
+        values = [f"({number}, {value}::{kind})" for number, value in enumerate(_INEXACT[kind])]
+        query = f'SELECT n, v AS "v\'" FROM (VALUES {", ".join(values)}) r(n, v)'
+        source = Source(path=tmp_path / "rows.duckdb", query=query, key=["n"])
+        source.open(None)
+        reading, rest = source.read(len(values) - 1), source.read(9)
+        source.teardown()
+
+        assert [*reading.refused] == [*range(1, len(values) - 1)]
+        assert '"v\'"' in reading.refused[1]
+        assert [reading.records[1].key, reading.records[1].payload.after] == [{"n": 1}, None]
+        assert len(rest.records) == 1
+        assert rest.refused == {}
 
     def test_reads_a_query(self, tmp_path: Path) -> None:
         some_rows(tmp_path)

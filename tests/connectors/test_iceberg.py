@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
+from traceback import format_exception
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from conduit_py import Operation, Payload, Record
-from conduit_py.errors import FatalError, Fenced
+from conduit_py.errors import FatalError, Fenced, TransientError
 from conduit_py.sdk import metadata
 from conduit_py.testing import destination_acceptance
 
@@ -305,3 +306,26 @@ def test_secrets_of_the_catalog_are_not_shown(tmp_path: Path) -> None:
     destination = Destination(table="db.t", catalog={"type": "rest", "uri": "http://here", "token": password})
 
     assert password not in repr(destination.options)
+
+
+@pytest.mark.parametrize(
+    "uri", ["postgres//u:{}@h/d", "foo+x://u:{}@h/d", "http//u:{}@h/", "http://127.0.0.1:1/?token={}", "x//u:%41{}@h"]
+)
+def test_a_password_in_the_address_of_a_catalog_is_in_no_error(uri: str) -> None:
+    password = uuid4().hex
+    kind = {"type": "rest"} if uri.startswith("http") else {}
+    with pytest.raises((FatalError, TransientError)) as caught:
+        Destination(table="db.t", catalog=kind | {"uri": uri.format(password)}).fresh().open()
+
+    # Traceback and all.
+    assert password not in "".join(format_exception(caught.value))
+
+
+def test_folders_above_staged_files_are_durable(tmp_path: Path, synced: set[Path]) -> None:
+    destination = opened(tmp_path, columns={"n": "long", "day": "string"}, partition_by=["day"])
+    destination.begin("p", 1, [])
+    destination.write(batch_of({"n": 1, "day": "x"}))
+    assert destination.stage() is not None
+
+    [file] = data_files(tmp_path)
+    assert {*file.parents} <= synced | {Path("/")}

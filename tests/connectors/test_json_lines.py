@@ -70,6 +70,18 @@ def test_every_repeated_key_is_refused_and_nothing_else(blocks: list[list[str]],
         assert len(refused) == sum(map(repeats_a_key, block))
 
 
+def test_a_colon_of_a_default_does_not_stand_for_a_repeated_key() -> None:
+    class Shift(msgspec.Struct):
+        n: int
+        at: str = "08:00"
+
+    parser = JsonLines(strict_form(Shift))
+    assert parse(parser, ['{"n":1,"at":"12:30"}'] * 3)[0][2] is None
+
+    [(_, _, why)] = parse(parser, ['{"n":1,"n":2}'])
+    assert why == "the key 'n' is there twice in one object"
+
+
 def repeats_a_key(line: str) -> bool:
     def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found.append(len({name for name, _ in pairs}) < len(pairs))

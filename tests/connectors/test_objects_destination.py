@@ -250,3 +250,32 @@ def test_tables_are_written_as_they_are(tmp_path: Path) -> None:
     destination.teardown()
 
     assert [pq.read_table(path).schema for path in tmp_path.glob("*.parquet")] == 2 * [pa.schema([("n", pa.int64())])]
+
+
+def test_records_change_the_columns_of_later_files_only(tmp_path: Path) -> None:
+    destination = objects.Destination(
+        url=str(tmp_path),
+        format="parquet",
+        partition_by=["c"],
+        on_new_field="add",
+        on_type="widen",
+        columns={"c": "string", "n": "int32"},
+    ).fresh()
+    destination.open()
+    destination.begin("p", 1, [])
+    assert destination.write(batch_of({"c": "x", "n": 1})) == {}
+    more = [{"c": "x", "n": 2**40, "more": "m"}, {"c": "y", "n": 3}, {"c": "y", "n": "n"}]
+    assert list(destination.write(batch_of(*more))) == [2]
+    intent = destination.stage()
+    assert intent is not None
+    destination.apply(intent)
+    destination.teardown()
+
+    tables = [pq.read_table(path, partitioning=None) for path in sorted(tmp_path.glob("c=*/*.parquet"))]
+    assert [table.to_pylist() for table in tables] == [
+        [{"n": 1}],
+        [{"n": 2**40, "more": "m"}],
+        [{"n": 3, "more": None}],
+    ]
+    [problem] = objects.Destination(url=str(tmp_path), format="json", on_new_field="add").problems
+    assert "no typed columns" in str(problem)

@@ -15,8 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conduit_connectors import objects
+from conduit_connectors.objects.contents import ContentOptions
+from conduit_connectors.objects.pattern import ObjectPattern
+from conduit_connectors.objects.reading import ObjectReading, ReadingOptions
+from conduit_connectors.objects.store import LocalStore, ObjectInfo
 
-from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Payloads, Reading, Record
+from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Payloads, Reading, Record, TransientError
 from conduit_py.testing import source_acceptance
 
 ROWS = [{"n": number, "text": f"text {number}"} for number in range(1, 8)]
@@ -363,3 +367,30 @@ def test_tables_stay_tables(tmp_path: Path) -> None:
 )
 def test_options_that_make_no_sense_are_problems(options: Any, problem: str) -> None:
     assert problem in str(objects.Source(**options).problems)
+
+
+class _Unreadable(LocalStore):
+    """Every read of a file fails; `opened` has the files."""
+
+    def __init__(self) -> None:
+        self.opened: list[io.RawIOBase] = []
+
+    def open(self, info: ObjectInfo) -> Any:
+        file = _BrokenFile()
+        self.opened.append(file)
+        return file
+
+
+class _BrokenFile(io.RawIOBase):
+    def read_at(self, offset: int, size: int) -> bytes:
+        raise OSError("the disk is broken")
+
+
+def test_an_object_whose_first_read_fails_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json_lines(ROWS))
+    store = _Unreadable()
+    reading = ObjectReading(store, ObjectPattern([str(tmp_path)]), ReadingOptions(ContentOptions("json")))
+    with pytest.raises(TransientError, match="the disk is broken"):
+        reading.read(1)
+
+    assert [file.closed for file in store.opened] == [True]

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+from conduit_connectors.spark import Destination
 from conduit_connectors.spark.folder import LocalFolder
 from conduit_connectors.spark.manifest import Manifests, batch_folder, stage_folder
+
+from conduit_py.errors import FatalError
 
 
 def opened(root: Path) -> Manifests:
@@ -51,3 +55,15 @@ def test_a_manifest_that_outlived_a_power_cut_without_its_names_does_not_count(t
         stage(tmp_path, "again"), batch_folder(again.commit(stage_folder("again"), [{"p": [b"1"]}]))
     )
     assert shown(tmp_path) == {batch_folder(0): "again"}
+
+
+def test_a_folder_of_another_exactly_once_pipeline_is_refused(tmp_path: Path) -> None:
+    def begun(owner: str) -> None:
+        destination = Destination(path=str(tmp_path)).fresh()
+        destination._folder = LocalFolder(tmp_path)
+        destination.begin(owner, 1, [])
+
+    begun("one")
+    begun("one")
+    with pytest.raises(FatalError, match="written by another exactly-once pipeline"):
+        begun("two")

@@ -9,7 +9,7 @@ import pytest
 import trio
 from builders import batch_of
 from conduit_connectors import postgres as connector
-from conduit_connectors.column_policy import PolicyOptions
+from conduit_connectors.policy_options import PolicyOptions
 from conduit_connectors.spark.changes import ChangeRows
 from conduit_connectors.spark.rows import Fields
 from conduit_connectors.sql.destination import SqlDestination

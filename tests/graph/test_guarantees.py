@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conduit_connectors import delta, file, generator, iceberg, kafka, log, memory, sqlite, stdio
+from conduit_connectors import delta, file, generator, iceberg, kafka, log, memory, spark, sqlite, stdio
 
 from conduit_py import (
     DeadLetters,
@@ -210,6 +210,23 @@ class TestClaims:
         one, same = (delta.Destination(path=str(tmp_path / "t")) for _ in range(2))
 
         assert list(self.told(one, dead_letters=DeadLetters(same))) == ["dead_letters.handler"]
+
+    def test_two_destinations_of_one_file_or_spark_folder_are_a_problem(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(tmp_path)
+        pairs: list[tuple[Any, Any]] = [
+            (file.Destination(path=tmp_path / "a"), file.Destination(path=tmp_path / "link" / "a")),
+            (spark.Destination(path=str(tmp_path / "a")), spark.Destination(path=f"file://{tmp_path}/link/a")),
+            (
+                spark.Jdbc(url="jdbc:postgresql://h/d?password=hush", table="t"),
+                spark.Jdbc(url="jdbc:postgresql://u:hush@h/d", table="t"),
+            ),
+        ]
+        for one, same in pairs:
+            problems = self.told(one, same)
+            assert list(problems) == ["destinations.out1"]
+            assert "hush" not in str(problems)
+        nowhere = [file.Destination(path="/dev/null") for _ in range(2)]
+        assert self.told(*nowhere) == {}
 
     def test_tables_of_two_object_stores_are_two(self) -> None:
         one, same, other = (

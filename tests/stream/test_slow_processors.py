@@ -7,6 +7,7 @@ import pytest
 from builders import batch_of
 
 from conduit_py import Batch, DeadLetters, Destination, Pipeline, Record, Source, processor, sdk
+from conduit_py.owned_thread import OwnClock
 from conduit_py.stream.plugin_calls import ThreadStay
 from conduit_py.stream.processor_calls import finish
 from conduit_py.stream.worker import ProcessorWorker
@@ -80,8 +81,13 @@ class Clock:
         return self.now
 
 
-async def run_batches(seconds: list[float], *, by_batch: bool = False, blocking: bool | None = None) -> list[bool]:
-    """Process a batch of one record for each of these durations; return which ones were in the event loop."""
+async def run_batches(
+    seconds: list[float], *, by_batch: bool = False, blocking: bool | None = None, preempted: bool = False
+) -> list[bool]:
+    """Process a batch of one record for each of these durations; return which ones were in the event loop.
+
+    With `preempted` the machine ran something else all the time.
+    """
     here: list[bool] = []
     loop = threading.current_thread()
     clock = Clock()
@@ -102,7 +108,7 @@ async def run_batches(seconds: list[float], *, by_batch: bool = False, blocking:
 
     Declared.blocking = blocking
     worker = ProcessorWorker("step", whole if by_batch else Declared())
-    worker.stay = ThreadStay(clock)
+    worker.stay = ThreadStay(OwnClock(clock, clock if preempted else lambda: 0.0))
     try:
         for number in range(len(seconds)):
             batch = batch_of({"n": number}, first=number)
@@ -117,6 +123,35 @@ async def test_a_processor_that_is_quick_again_returns_to_the_event_loop(by_batc
     here = await run_batches([0.06] + [0.001] * 30, by_batch=by_batch)
 
     assert here == [True] + [False] * 19 + [True] * 11
+
+
+@pytest.mark.parametrize("by_batch", [False, True])
+async def test_a_processor_that_only_got_no_core_stays_in_the_event_loop(by_batch: bool) -> None:
+    assert all(await run_batches([0.06, 0.001, 1.0], by_batch=by_batch, preempted=True))
+
+
+def test_a_call_that_waits_for_something_is_slow_however_busy_the_machine_is() -> None:
+    own = OwnClock()
+    started = own.start()
+    time.sleep(0.2)
+
+    assert own.seconds_since(started) > 0.19
+
+
+def test_the_system_is_asked_for_waits_only_now_and_then() -> None:
+    clock = Clock()
+    asked: list[float] = []
+
+    def core_waits() -> float:
+        asked.append(clock.now)
+        return 0.0
+
+    own = OwnClock(clock, core_waits)
+    for now in (0.0, 0.004, 0.008, 0.012):
+        clock.now = now
+        assert own.seconds_since(own.start()) == 0.0
+
+    assert asked == [0.0, 0.012]
 
 
 @pytest.mark.parametrize("by_batch", [False, True])

@@ -25,7 +25,8 @@ from conduit_py.sdk.destination import AckMode, TransactionalDestination, refusa
 from conduit_py.spark.datasource.rows import refused_row
 from conduit_py.store.claim import Changes
 from conduit_py.store.store import open_store
-from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, answers_about, check_refusals
+from conduit_py.stream.ack_reader import answers_about
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_refusals
 
 ROWS = 1024
 """Records that are packed together."""

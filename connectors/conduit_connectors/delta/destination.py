@@ -18,15 +18,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
-from conduit_connectors.column_policy import (
-    OnType,
-    PolicyArguments,
-    PolicyOptions,
-    check_new_column,
-    explain,
-    new_fields,
-)
+from conduit_connectors.column_policy import check_new_column, explain, new_fields
+from conduit_connectors.file.disk import sync_above, sync_below
 from conduit_connectors.ignored_fields import IgnoredFields
+from conduit_connectors.policy_options import OnType, PolicyArguments, PolicyOptions
 from conduit_connectors.table_rows import fit_batch
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, Fenced, TransientError
@@ -205,9 +200,13 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                 ) from None
         schema = _parse_columns(options.columns)
         # Another process may create it at the same time.
-        return DeltaTable.create(
+        table = DeltaTable.create(
             options.path, schema, "ignore", partition_by=options.partition_by, storage_options=self._storage
         )
+        if (folder := _local_folder(table)) is not None:
+            sync_below(folder, (folder / "_delta_log").iterdir())
+            sync_above(folder)
+        return table
 
     def _stage_rows(self) -> None:
         """Write what is buffered under a name with an underscore, which readers of the table skip."""
@@ -259,16 +258,14 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def _settle(self, names: Sequence[str]) -> None:
         """Sync local files. Object stores make a file durable when it is closed."""
-        root = urlsplit(self._table.table_uri)
-        if root.scheme not in ("", "file"):
-            return
-        paths = [Path(unquote(root.path)) / name for name in names]
-        for path in [*paths, *{path.parent for path in paths}]:
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        if (folder := _local_folder(self._table)) is not None:
+            # Folders too: those of a new partition, and of what is staged, may have just been made.
+            sync_below(folder, [folder / name for name in names])
+
+
+def _local_folder(table: DeltaTable) -> Path | None:
+    root = urlsplit(table.table_uri)
+    return Path(unquote(root.path)) if root.scheme in ("", "file") else None
 
 
 def _place(path: str, storage: Mapping[str, SecretStr]) -> str:

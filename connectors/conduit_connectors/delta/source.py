@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, Required, Unpack
 from urllib.parse import unquote
 
 import msgspec
@@ -16,32 +16,25 @@ from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
 from conduit_connectors.delta.destination import table_errors
-from conduit_connectors.lake_source import LakeFile, LakeSource
-from conduit_py import sdk
+from conduit_connectors.lake_source import LakeArguments, LakeFile, LakeOptions, LakeSource
 from conduit_py.sdk import FatalError
 
 _STRANGE = frozenset({"deletionVectors", "columnMapping", "v2Checkpoint", "variantType"})
 
 
-class SourceOptions(sdk.Options):
+class SourceOptions(LakeOptions):
     """Options of the Delta source."""
 
     path: str = Field(min_length=1, description='the table: a folder, or a URL such as "s3://bucket/orders"')
-    tail: bool = Field(default=False, description="wait for later versions at the end")
-    key: list[str] | None = Field(
-        default=None, min_length=1, description="the columns that become the key of a record; None: it has no key"
-    )
     storage: dict[str, SecretStr] = Field(
         default={}, description="options of the object store, such as its region and keys"
     )
 
 
-class SourceArguments(TypedDict, total=False):
+class SourceArguments(LakeArguments, total=False):
     """SourceOptions as a caller writes them, for editors and type checkers."""
 
     path: Required[str]
-    tail: bool
-    key: Sequence[str] | None
     storage: Mapping[str, str | SecretStr]
 
 
@@ -91,14 +84,6 @@ class Source(LakeSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
-
-    @property
-    def follows(self) -> bool:
-        return self.options.tail
-
-    @property
-    def key(self) -> Sequence[str] | None:
-        return self.options.key
 
     def open_table(self) -> tuple[str, int]:
         options = self.options

@@ -8,12 +8,10 @@ import duckdb
 from pydantic import Field, model_validator
 
 from conduit_connectors.duckdb.database import connect, unusable
+from conduit_connectors.duckdb.exact_values import check_type, inexact_condition
 from conduit_connectors.sql.keyset import KeyValues, check_keys, decode_key, encode_key
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, Operation, Options, Payload, Record, metadata
-
-_CUT = ("TIMESTAMP_NS", "TIME_NS")
-"""Types that have more digits than the times of Python."""
+from conduit_py.sdk import EndOfSource, FatalError, Operation, Options, Payload, Reading, Record, metadata
 
 
 class SourceOptions(Options):
@@ -45,6 +43,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     Resumes exactly after any row; at-least-once on its own, exactly-once with a destination that can. The next run
     reads rows whose key is greater than that of the last one. Changes of rows that were read are not seen.
+
+    A row with a value that Python cannot hold becomes a dead letter with its key and without content: an infinite date
+    or time, one before the year 1 or after 9999, an interval with months or years. A query can cast it to VARCHAR.
 
     While it runs no process can write the file: that is a rule of DuckDB. A query may be any that reads: it is the
     operator's, and may read other files too.
@@ -78,21 +79,25 @@ class Source(sdk.SourceConnector[SourceOptions]):
         )
         check_keys(self._run(f"SELECT {order} FROM {self._from} WHERE {without} LIMIT 1", ()).fetchall(), options.key)
 
-    def read(self, n: int) -> list[Record]:
+    def read(self, n: int) -> Reading:
         key = self.options.key
         order = ", ".join(map(_quote, key))
         after = "" if self._last is None else f" WHERE ({order}) > ({', '.join('?' * len(key))})"
         # One more than wanted: the next query would skip a row with the same key as the last one.
-        found = self._run(f"SELECT * FROM {self._from}{after} ORDER BY {order} LIMIT {n + 1}", self._last or ())
-        names = [column[0] for column in found.description or ()]
-        rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        select = f"SELECT {self._selected} FROM {self._from}{after} ORDER BY {order} LIMIT {n + 1}"
+        found = self._run(select, self._last or ()).fetchall()
+        if not found:
+            raise EndOfSource
+        refused = self._refuse_inexact(found)
+        refused.pop(n, None)
+        rows = [dict(zip(self._names, row, strict=False)) for row in found]
         keys: list[KeyValues] = [tuple(row[name] for name in key) for row in rows]
         check_keys(keys, key)
-        if not rows:
-            raise EndOfSource
         records = [self._record(row, values) for row, values in zip(rows[:n], keys, strict=False)]
+        for index in refused:
+            records[index].payload = Payload()
         self._last = keys[len(records) - 1]
-        return records
+        return Reading(records, refused)
 
     def check_position(self, position: bytes) -> None:
         decode_key(position, self.options.key)
@@ -115,24 +120,42 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._connection = connect(options.path, read_only=True)
         self._from = _quote_path(options.table) if options.table is not None else f"({options.query})"
         self._run("SET TimeZone = 'UTC'", ())
-        described = self._run(f"DESCRIBE SELECT * FROM {self._from}", ()).fetchall()
-        self._check_columns({name: str(kind) for name, kind, *_ in described})
-        return [name for name, *_ in described]
+        described = self._run(f"SELECT * FROM {self._from} LIMIT 0", ()).description or ()
+        self._read_columns({name: kind for name, kind, *_ in described})
+        return self._names
 
     def _record(self, row: dict[str, Any], values: KeyValues) -> Record:
         key = dict(zip(self.options.key, values, strict=True))
         return Record(encode_key(values), Operation.SNAPSHOT, dict(self._collection), key, Payload(after=row))
 
-    def _check_columns(self, types: dict[str, str]) -> None:
+    def _read_columns(self, types: dict[str, Any]) -> None:
+        """Note what is selected: the columns, null where Python does not hold a value, and then whether it does."""
         for name in self.options.key:
             if name not in types:
                 raise FatalError(f"there is no column {name!r}", suggestion=f"columns are {', '.join(types)}")
         for name, kind in types.items():
-            if any(each in kind for each in _CUT):
-                raise FatalError(
-                    f"the column {name!r} is of the type {kind}, of which Python would cut digits",
-                    suggestion=f"use `query` and cast it: {name}::TIMESTAMP, or {name}::VARCHAR",
-                )
+            check_type(name, kind)
+        conditions = {name: inexact_condition(_quote(name), kind) for name, kind in types.items()}
+        self._names = list(types)
+        self._checked = {name: f"coalesce({each}, false)" for name, each in conditions.items() if each is not None}
+        held = ", ".join(
+            f"CASE WHEN {each} THEN NULL ELSE {_quote(name)} END AS {_quote(name)}"
+            for name, each in self._checked.items()
+            # Rows are ordered by the key as it is.
+            if name not in self.options.key
+        )
+        self._selected = ", ".join([f"* REPLACE ({held})" if held else "*", *self._checked.values()])
+
+    def _refuse_inexact(self, found: Sequence[Sequence[Any]]) -> dict[int, str]:
+        """Return which rows have a value that Python does not hold. Raises FatalError if it is in a key."""
+        refused: dict[int, str] = {}
+        for name, number in zip(self._checked, range(len(self._names), len(found[0])), strict=True):
+            inexact = [index for index, row in enumerate(found) if row[number]]
+            why = f"a value of {name!r} is none that Python has: infinite, out of its years, or with months"
+            if inexact and name in self.options.key:
+                raise FatalError(why, suggestion=f"leave such rows out, or use `query` and cast it: {name}::VARCHAR")
+            refused = dict.fromkeys(inexact, f"{why}; use `query` and cast it: {name}::VARCHAR") | refused
+        return refused
 
     def _run(self, sql: str, values: Sequence[Any]) -> duckdb.DuckDBPyConnection:
         assert self._connection is not None, "opened"

@@ -1,5 +1,6 @@
 """The file destination: appends each record as a line to one file."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Required, TypedDict, Unpack
@@ -89,6 +90,11 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def claims(self) -> str | None:
+        path = self.options.path
+        return None if is_device(path) else f"the file {os.path.realpath(path)}"
 
     def data_file(self) -> Path:
         return self.options.path

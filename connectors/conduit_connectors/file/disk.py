@@ -36,6 +36,26 @@ def sync_path(path: Path) -> None:
         os.close(fd)
 
 
+def sync_below(root: Path, paths: Iterable[Path]) -> None:
+    """Make files below a folder durable, and the names of all folders between it and them, which may be new."""
+    folders: set[Path] = set()
+    for path in paths:
+        sync_path(path)
+        folders.update([each for each in path.parents if each.is_relative_to(root)] or [path.parent])
+    for folder in sorted(folders, reverse=True):
+        sync_path(folder)
+
+
+def sync_above(path: Path) -> None:
+    """Make the name of a folder durable, and of all above it: how many of them are new is not known."""
+    for folder in path.parents:
+        try:
+            sync_path(folder)
+        except PermissionError:
+            # What this user cannot read, it did not make.
+            return
+
+
 def advice(error: OSError, path: Path) -> str:
     """Return advice for an error of the operating system about `path`."""
     if error.errno == errno.ENOSPC:

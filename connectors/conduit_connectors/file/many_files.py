@@ -37,13 +37,5 @@ def read_many_files(options: SourceOptions, payload_type: Any) -> Any:
     from conduit_connectors.objects.reading import ObjectReading, ReadingOptions
     from conduit_connectors.objects.store import LocalStore
 
-    content = ContentOptions(
-        options.format,
-        options.compression,
-        options.line_size_max,
-        options.duplicate_keys,
-        options.delimiter,
-        options.header,
-        payload_type,
-    )
+    content = ContentOptions.of(options, payload_type)
     return ObjectReading(LocalStore(), ObjectPattern([str(options.path)]), ReadingOptions(content, options.on_replaced))

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
@@ -26,6 +28,8 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import NestedField
 
+from conduit_connectors.file.disk import sync_above
+from conduit_connectors.iceberg.data_files import sync_files
 from conduit_py.sdk import FatalError, TransientError
 
 _TRANSFORM = re.compile(r"(year|month|day|hour|bucket|truncate)\((?:(\d+), *)?(.+)\)")
@@ -38,9 +42,25 @@ def connect(properties: Mapping[str, SecretStr]) -> Catalog:
     try:
         return load_catalog(plain.pop("name", "default"), **plain)
     except (ValueError, NotInstalledError, ModuleNotFoundError) as error:
-        raise FatalError(f"`catalog` describes no catalog: {error}", suggestion=_CATALOG_HINT) from error
+        told = _without_secrets(str(error), plain)
+        # Not with its cause: that may quote the password which is in the address.
+        raise FatalError(f"`catalog` describes no catalog: {told}", suggestion=_CATALOG_HINT) from None
     except Exception as error:
-        raise translate(error, "the catalog") from error
+        found = translate(error, "the catalog")
+        raise type(found)(_without_secrets(found.message, plain), suggestion=found.suggestion) from None
+
+
+def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
+    """Return a text of the library without what may be secret in the properties, however much of them it quotes."""
+    secret = [value for name, value in properties.items() if name not in ("type", "name", "uri")]
+    for url in (properties.get("uri", ""), unquote(properties.get("uri", ""))):
+        place, _, query = url.partition("?")
+        user = place.rpartition("@")[0].rpartition("/")[2] if "@" in place else ""
+        secret += [query, place.rpartition("@")[0], user, user.partition(":")[2]]
+    # The longest first: one may be a part of another.
+    for each in sorted(filter(None, secret), key=len, reverse=True):
+        text = text.replace(each, "***")
+    return text
 
 
 def catalog_label(properties: Mapping[str, SecretStr]) -> str:
@@ -74,10 +94,14 @@ def create_table(catalog: Catalog, name: str, columns: Mapping[str, str], partit
     with table_errors(name):
         catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
         try:
-            return catalog.create_table(name, schema, partition_spec=spec)
+            table = catalog.create_table(name, schema, partition_spec=spec)
         except TableAlreadyExistsError:
             # Another process created it at the same moment.
             return catalog.load_table(name)
+        sync_files(table.metadata.location, [table.metadata_location])
+        if (place := urlsplit(table.metadata.location)).scheme in ("", "file"):
+            sync_above(Path(unquote(place.path)))
+        return table
 
 
 def _parse_columns(columns: Mapping[str, str]) -> Schema:

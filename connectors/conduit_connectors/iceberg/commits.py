@@ -12,7 +12,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.upsert_util import create_match_filter
 
 from conduit_connectors.iceberg.catalog import table_errors
@@ -70,6 +71,8 @@ class TableCommits:
         """Commit what an intent names, unless the table has it."""
         keys = None
         if intent.keys is not None and not self._has(intent):
+            self.refresh()
+        if intent.keys is not None and not self._has(intent):
             with table_errors(self._name), self.table.io.new_input(intent.keys).open() as file:
                 keys = pq.read_table(pa.PythonFile(file, mode="r"))
         self._commit(intent.files, keys, intent)
@@ -118,13 +121,15 @@ class TableCommits:
             self.table.refresh()
 
     def _has(self, intent: TableIntent) -> bool:
-        self.refresh()
         applied = self.applied(intent.owner)
         return applied is not None and applied[:2] >= (intent.fence, intent.number)
 
     def _commit(self, files: Sequence[StagedDataFile], keys: pa.Table | None, intent: TableIntent | None) -> None:
         for number in range(_ATTEMPTS):
-            self.refresh()
+            # A commit that adds files fails if anybody committed since the table was read. So it need not be read just
+            # before the first attempt, which costs as much as some thousand rows.
+            if number or not files:
+                self.refresh()
             if intent is not None and self._has(intent):
                 return
             try:
@@ -146,7 +151,7 @@ class TableCommits:
         owner = intent.owner if intent is not None else ""
         place = f"conduit-{hash_of(owner)}/{fence:012d}/{number:09d}-{attempt}" if intent is not None else "conduit"
         table = with_settings(self.table, folder_of(self.table.metadata, place))
-        transaction = table.transaction()
+        transaction = _QuickTransaction(table)
         if keys is not None:
             for start in range(0, keys.num_rows, _KEYS_AT_ONCE):
                 part = keys.slice(start, _KEYS_AT_ONCE)
@@ -156,12 +161,29 @@ class TableCommits:
             merges = table.properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
             with update.merge_append() if merges else update.fast_append() as append:
                 for file in files:
-                    append.append_data_file(restore_file(file, transaction.table_metadata))
+                    append.append_data_file(restore_file(file, table.metadata))
         if marks:
             transaction.set_properties(marks)
         transaction.commit_transaction()
         _sync_metadata(table)
-        self.table.refresh()
+        # As the catalog answered it, without our settings.
+        self.table.metadata, self.table.metadata_location = table.metadata, table.metadata_location
+
+
+class _QuickTransaction(Transaction):
+    """A transaction that makes its metadata once for each of its updates.
+
+    The library copies all metadata whenever it looks at them: some 15 times in a commit, with all snapshots.
+    """
+
+    _made: tuple[int, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        count = len(self._updates)
+        if self._made is None or self._made[0] != count:
+            self._made = count, super().table_metadata
+        return self._made[1]
 
 
 def _marks(intent: TableIntent | None, attempt: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -189,7 +211,7 @@ def _sync_metadata(table: Table) -> None:
     if snapshot is not None:
         own = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
         paths += [snapshot.manifest_list, *(each.manifest_path for each in own)]
-    sync_files(paths)
+    sync_files(table.metadata.location, paths)
 
 
 def _delete(table: Table, path: str) -> None:

@@ -1,6 +1,5 @@
 """Data files of an Iceberg table that are written before the commit that shows them, and named in its intent."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
+
+from conduit_connectors.file.disk import sync_below
 
 
 class StagedDataFile(msgspec.Struct, frozen=True):
@@ -67,7 +68,7 @@ def write_files(table: Table, folder: str, rows: pa.Table) -> list[StagedDataFil
     """Write rows as data files that nothing refers to yet."""
     metadata = with_settings(table, folder).metadata
     files = list(_dataframe_to_data_files(metadata, rows, table.io))
-    sync_files([file.file_path for file in files])
+    sync_files(metadata.location, [file.file_path for file in files])
     return [_describe(file, metadata) for file in files]
 
 
@@ -131,15 +132,13 @@ def _primitive(kind: Any) -> PrimitiveType:
     return kind
 
 
-def sync_files(paths: Sequence[str]) -> None:
-    """Sync local files and their folders. Object stores make a file durable when it is closed."""
+def sync_files(location: str, paths: Sequence[str]) -> None:
+    """Sync local files, and their folders up to that of the table. Object stores make a file durable when it is closed.
+
+    Folders too: those of a new partition, and of what is staged, may have just been made.
+    """
     local = [Path(unquote(urlsplit(path).path)) for path in paths if urlsplit(path).scheme in ("", "file")]
-    for path in [*local, *{each.parent for each in local}]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    sync_below(Path(unquote(urlsplit(location).path)), local)
 
 
 def remove_runs(io: FileIO, folder: str, first: int, last: int, is_orphan: Callable[[int, str], bool]) -> bool:

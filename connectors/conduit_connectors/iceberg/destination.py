@@ -10,12 +10,13 @@ from pydantic import Field, SecretStr, model_validator
 from pyiceberg.exceptions import CommitFailedException
 
 from conduit_connectors.change_marks import says_truncate, unchanged_fields
-from conduit_connectors.column_policy import PolicyArguments, PolicyOptions, explain, new_fields, with_texts
+from conduit_connectors.column_policy import explain, new_fields, with_texts
 from conduit_connectors.iceberg.catalog import catalog_label, connect, create_table, open_table, table_errors
 from conduit_connectors.iceberg.columns import arrow_schema, make_column, wider_types
 from conduit_connectors.iceberg.commits import TableCommits, TableIntent, hash_of
 from conduit_connectors.iceberg.data_files import StagedDataFile, folder_of, sync_files, write_files
 from conduit_connectors.ignored_fields import IgnoredFields
+from conduit_connectors.policy_options import PolicyArguments, PolicyOptions
 from conduit_connectors.table_rows import fit_batch
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, Operation, Record
@@ -251,7 +252,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         with table_errors(self.options.table):
             with table.io.new_output(path).create(overwrite=True) as file:
                 pq.write_table(keys, pa.PythonFile(file, mode="w"))
-            sync_files([path])
+            sync_files(table.metadata.location, [path])
         return path
 
     def _write_files(self, folder: str) -> list[StagedDataFile]:

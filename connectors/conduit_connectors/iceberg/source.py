@@ -1,7 +1,7 @@
 """The Iceberg source: the rows of a table, and then what each later snapshot adds."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Required, TypedDict, Unpack
+from collections.abc import Iterator, Mapping
+from typing import Required, Unpack
 
 import pyarrow as pa
 from pydantic import Field, SecretStr
@@ -13,12 +13,11 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from conduit_connectors.iceberg.catalog import connect, open_table, table_errors
-from conduit_connectors.lake_source import LakeFile, LakeSource
-from conduit_py import sdk
+from conduit_connectors.lake_source import LakeArguments, LakeFile, LakeOptions, LakeSource
 from conduit_py.sdk import FatalError
 
 
-class SourceOptions(sdk.Options):
+class SourceOptions(LakeOptions):
     """Options of the Iceberg source."""
 
     table: str = Field(pattern=r"[^.].*\.[^.]+", description='the table with its namespace: "sales.orders"')
@@ -27,19 +26,13 @@ class SourceOptions(sdk.Options):
         description='the catalog as pyiceberg describes it: {"type": "rest", "uri": "http://…"}; its "name" may be one'
         " of .pyiceberg.yaml",
     )
-    tail: bool = Field(default=False, description="wait for later snapshots at the end")
-    key: list[str] | None = Field(
-        default=None, min_length=1, description="the columns that become the key of a record; None: it has no key"
-    )
 
 
-class SourceArguments(TypedDict, total=False):
+class SourceArguments(LakeArguments, total=False):
     """SourceOptions as a caller writes them, for editors and type checkers."""
 
     table: Required[str]
     catalog: Mapping[str, str | SecretStr]
-    tail: bool
-    key: Sequence[str] | None
 
 
 class Source(LakeSource[SourceOptions]):
@@ -56,14 +49,6 @@ class Source(LakeSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
-
-    @property
-    def follows(self) -> bool:
-        return self.options.tail
-
-    @property
-    def key(self) -> Sequence[str] | None:
-        return self.options.key
 
     def open_table(self) -> tuple[str, int]:
         self._table = open_table(connect(self.options.catalog), self.options.table)

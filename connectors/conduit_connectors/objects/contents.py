@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from conduit_connectors.compression import (
     ByteStream,
@@ -63,6 +63,29 @@ class ContentOptions(NamedTuple):
     delimiter: str = ","
     header: Sequence[str] | None = None
     payload_type: Any = None
+
+    @classmethod
+    def of(cls, options: "HasContentOptions", payload_type: Any) -> "ContentOptions":
+        """Return what the options of a source say about its contents."""
+        names = (name for name in cls._fields if name != "payload_type")
+        return cls(**{name: getattr(options, name) for name in names}, payload_type=payload_type)
+
+
+class HasContentOptions(Protocol):
+    """The options of a source, of which several are ContentOptions."""
+
+    @property
+    def format(self) -> Any: ...
+    @property
+    def compression(self) -> CompressionOption: ...
+    @property
+    def line_size_max(self) -> int: ...
+    @property
+    def duplicate_keys(self) -> DuplicateKeys: ...
+    @property
+    def delimiter(self) -> str: ...
+    @property
+    def header(self) -> Sequence[str] | None: ...
 
 
 def format_of(name: str, options: ContentOptions) -> ContentFormat:

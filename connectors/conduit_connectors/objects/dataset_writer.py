@@ -54,6 +54,8 @@ class DatasetWriter:
         self._complete: list[StagedFile] = []
         self._named_at = datetime.fromtimestamp(0, UTC)
         self._failed = False
+        self._known_changes = 0
+        self.ignored = format.ignored
 
     def open(self) -> None:
         with self._disk_errors():
@@ -77,6 +79,10 @@ class DatasetWriter:
         with self._disk_errors(breaks=False):
             pieces = self._format.encode(batch, refused)
         with self._disk_errors():
+            if self._format.changes != self._known_changes:
+                # Each file has the same columns to its end.
+                self._finish_all()
+                self._known_changes = self._format.changes
             for piece in pieces:
                 self._append(piece)
         return refused
@@ -102,6 +108,7 @@ class DatasetWriter:
             self._place.show(staged.folder, staged.files, again=True)
 
     def close(self) -> None:
+        self.ignored.report()
         for each in self._files.values():
             each.writer.abandon()
             each.draft.discard()

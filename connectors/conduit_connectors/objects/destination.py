@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, Required, Self, Unpack
+from typing import Required, Self, Unpack
 
 from pydantic import Field, field_validator, model_validator
 
 from conduit_connectors.file.csv_format import Delimiter
+from conduit_connectors.objects.dataset_destination import DatasetDestination, DatasetOptions
 from conduit_connectors.objects.dataset_place import DatasetPlace, LocalPlace, RemotePlace
 from conduit_connectors.objects.dataset_writer import DatasetWriter, FileLimits
 from conduit_connectors.objects.partition import PartitionBy
@@ -20,12 +21,11 @@ from conduit_connectors.objects.row_formats import (
     TextFormat,
 )
 from conduit_connectors.objects.source_options import StoreArguments, StoreOptions
+from conduit_connectors.policy_options import OnNewField, OnType, PolicyArguments
 from conduit_connectors.probe_path import probe_writable
-from conduit_py import sdk
-from conduit_py.sdk import AckMode, Batch
 
 
-class DestinationOptions(StoreOptions):
+class DestinationOptions(StoreOptions, DatasetOptions):
     """Options of the destination of objects."""
 
     url: str = Field(
@@ -43,14 +43,15 @@ class DestinationOptions(StoreOptions):
         description='the columns: of CSV their names, of Avro and Parquet with their types, {"id": "int64"}; '
         "None: those of the files before, else of the first records",
     )
-    drift: Literal["refuse", "ignore"] = Field(
+    on_new_field: OnNewField = Field(
         default="refuse",
-        description='a record with other fields than the columns of Avro or Parquet: "refuse" it, or "ignore" them',
+        description='a field that has no column in Avro or Parquet: "refuse" the record, "add" the column to later'
+        ' files, or "ignore" the field; JSON takes all, and CSV refuses others than its columns',
     )
-    rows_max: int = Field(default=1_000_000, ge=1, description="after how many rows a file is complete")
-    size_max: int = Field(default=256 * 1024 * 1024, ge=1, description="after about how many bytes a file is complete")
-    seconds_max: float = Field(
-        default=10.0, gt=0, description="how long rows wait for more of their file, outside exactly-once pipelines"
+    on_type: OnType = Field(
+        default="refuse",
+        description='a value that its column in Avro or Parquet does not hold: "refuse" the record, "widen" the column'
+        ' of later files to a type that holds it exactly, or "text": as "widen", and a column of text gets it as text',
     )
     compression: DatasetCompression = Field(
         default="default",
@@ -79,17 +80,18 @@ class DestinationOptions(StoreOptions):
         wanted = {"json": None, "csv": list}.get(self.format, dict)
         if self.columns is not None and (wanted is None or not isinstance(self.columns, wanted)):
             raise ValueError("columns is a list of names for csv, names with types for avro and parquet")
+        if self.format in ("json", "csv") and (self.on_new_field, self.on_type) != ("refuse", "refuse"):
+            raise ValueError(f"on_new_field and on_type are for avro and parquet: {self.format} has no typed columns")
         return self
 
 
-class DestinationArguments(StoreArguments, total=False):
+class DestinationArguments(StoreArguments, PolicyArguments, total=False):
     """DestinationOptions as a caller writes them, for editors and type checkers."""
 
     url: Required[str]
     format: DatasetFormat
     partition_by: Sequence[str]
     columns: Mapping[str, str] | Sequence[str] | None
-    drift: Literal["refuse", "ignore"]
     rows_max: int
     size_max: int
     seconds_max: float
@@ -97,7 +99,7 @@ class DestinationArguments(StoreArguments, total=False):
     delimiter: str
 
 
-class Destination(sdk.StagedDestination[DestinationOptions]):
+class Destination(DatasetDestination[DestinationOptions]):
     """Writes the fields of `payload.after` as rows of files in a folder, here or in a store of objects.
 
     Exactly-once in an exactly-once pipeline (staged): the files of a transaction are complete and durable before its
@@ -116,17 +118,14 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     All files have the same columns, but JSON lines, which have none: those that `columns` declares, else those of
     earlier files, which `_conduit` keeps, else those of the first records. What a format would have to change to
-    store it is refused.
+    store it is refused. With `on_new_field` and `on_type` records may change the columns of later Avro and Parquet
+    files; earlier ones stay as they are.
 
     Before a file is uploaded, it is on the disk of this machine, in its folder for temporary files.
     """
 
-    acks: ClassVar[AckMode] = AckMode.FLUSH
-    takes = dict
     # Most writes go into a buffer. When they wait for a store, the runtime moves them to a thread.
     blocking = None
-
-    _writer: DatasetWriter | None = None
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
@@ -135,14 +134,6 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def claims(self) -> str:
         # Files wait in a folder that is named for the pipeline: another node of it would remove them.
         return f"the folder {self.options.label_folder(self.options.url)}"
-
-    @property
-    def flush_seconds(self) -> float:
-        return self.options.seconds_max
-
-    @property
-    def flush_records(self) -> int:
-        return self.options.rows_max
 
     def data_file(self) -> Path | None:
         place = parse_place(self.options.url)
@@ -160,7 +151,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         # Nothing is written, so nobody knows yet whether it may be.
         return f"the store answers, and there is {'something' if there else 'nothing yet'} at {path or root}"
 
-    def open(self) -> None:
+    def make_writer(self) -> DatasetWriter:
         options = self.options
         scheme, root, path = parse_place(options.url)
         place: DatasetPlace
@@ -169,33 +160,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         else:
             place = RemotePlace(options.open_store(scheme, root), path.rstrip("/"))
         limits = FileLimits(options.rows_max, options.size_max)
-        self._writer = DatasetWriter(place, self._format(place), limits, options.url)
-        self._writer.open()
-
-    def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
-        assert self._writer is not None
-        self._writer.begin(owner, fence, intents)
-
-    def write(self, batch: Batch) -> dict[int, str]:
-        assert self._writer is not None
-        return self._writer.write(batch)
-
-    def flush(self) -> None:
-        assert self._writer is not None
-        self._writer.flush()
-
-    def stage(self) -> bytes | None:
-        assert self._writer is not None
-        return self._writer.stage()
-
-    def apply(self, intent: bytes) -> None:
-        assert self._writer is not None
-        self._writer.apply(intent)
-
-    def teardown(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        return DatasetWriter(place, self._format(place), limits, options.url)
 
     def _format(self, place: DatasetPlace) -> RowFormat:
         options = self.options
@@ -204,5 +169,4 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         if options.format == "json" or options.format == "csv":
             columns = options.columns if isinstance(options.columns, list) else None
             return TextFormat(place, partition, options.format, compression, columns, options.delimiter)
-        more = options.drift == "ignore"
-        return TableFormat(place, partition, options.format, compression, options.columns, more=more)
+        return TableFormat(place, partition, options.format, compression, options.columns, options, options.url)

@@ -16,6 +16,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+if __name__ == "__main__":
+    # Arrow decodes without it, and its import is half of the start of this program.
+    sys.modules["numpy"] = None  # type: ignore[assignment]
+
 import pyarrow as pa
 from pyarrow import fs, parquet
 

@@ -233,11 +233,16 @@ class ObjectReading:
         content = self._store.open(found.info)
         template = position_template(found, () if self._removal is None else self._removal.waiting)
         info, options = found.info, self._options.content
-        if format_of(info.name, options) == "parquet":
-            chunks = self._read_parquet(content, info, offset)
-        else:
-            chunks = read_content(info.name, content, offset, options)
-        return _OpenObject(found, template, content, chunks, offset, self._store.show(info.name))
+        try:
+            if format_of(info.name, options) == "parquet":
+                chunks = self._read_parquet(content, info, offset)
+            else:
+                chunks = read_content(info.name, content, offset, options)
+            return _OpenObject(found, template, content, chunks, offset, self._store.show(info.name))
+        except BaseException:
+            # It reads the first records, which may fail, also because the caller was cancelled.
+            content.close()
+            raise
 
     def _read_parquet(self, content: ObjectBytes, info: ObjectInfo, offset: int) -> Iterator[RecordChunk]:
         # Imported only here: pyarrow may not be installed.

@@ -1,17 +1,19 @@
 """RowFormats: what the rows of a dataset are in its files, which of them fit, and to which partition each belongs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from conduit_connectors.file.csv_format import CsvTable
+from conduit_connectors.ignored_fields import IgnoredFields
 from conduit_connectors.line_formats import encode_json_lines
 from conduit_connectors.objects.dataset_place import DatasetPlace
 from conduit_connectors.objects.partition import PartitionBy
 from conduit_connectors.objects.row_writers import AvroRows, RowGroups, RowWriter, TextRows
+from conduit_connectors.policy_options import PolicyOptions
 from conduit_py.sdk import Batch, FatalError, Record, RecordRefused
 
 DatasetFormat = Literal["json", "csv", "avro", "parquet"]
@@ -27,6 +29,9 @@ NO_COLUMNS = "no field has a value, so the columns are not known yet: name them 
 NO_FIELDS = "payload.after is not structured, so it has no fields to write"
 
 
+Refused: TypeAlias = dict[int, str]
+
+
 class RowPiece(NamedTuple):
     """Rows for one folder of the dataset, in the form that the writer of the format takes."""
 
@@ -39,10 +44,13 @@ class RowFormat(ABC):
     """Encodes batches, and opens writers of files. It takes care that all files have the same columns."""
 
     suffix: str
+    changes: int = 0
+    """How often records have changed the columns. Files that are open then are complete."""
 
     def __init__(self, place: DatasetPlace, partition: PartitionBy) -> None:
         self._place = place
         self._partition = partition
+        self.ignored = IgnoredFields()
 
     @abstractmethod
     def open(self) -> None:
@@ -145,28 +153,29 @@ class TableFormat(RowFormat):
         format: Literal["avro", "parquet"],
         compression: str,
         declared: Any,
-        *,
-        more: bool,
+        policy: PolicyOptions,
+        shown: str,
     ) -> None:
         super().__init__(place, partition)
         self.suffix = f".{format}"
         self._format = format
         self._compression = compression
         self._declared = declared
-        self._more = more
+        self._policy = policy
+        self._shown = shown
         self._schema: Any = None
 
     def open(self) -> None:
         from conduit_connectors.parquet.columns import decode_schema, parse_columns
 
         known = decode_schema(self._place.load_note("schema"))
-        self._schema = known if self._declared is None else parse_columns(self._declared)
-        if self._declared is not None and (known is None or not self._schema.equals(known)):
+        self._schema = self._agree(known, None if self._declared is None else parse_columns(self._declared))
+        if self._schema is not None and (known is None or not self._schema.equals(known)):
             self._note_schema()
 
     def encode(self, batch: Batch, refused: dict[int, str]) -> list[RowPiece]:
-        from conduit_connectors.parquet.columns import columns_of
-        from conduit_connectors.table_rows import fit_batch
+        from conduit_connectors.column_policy import explain, widen
+        from conduit_connectors.parquet.columns import add_columns, columns_of
 
         if self._schema is None:
             self._schema = columns_of(batch)
@@ -175,17 +184,54 @@ class TableFormat(RowFormat):
                 refused |= dict(enumerate(reasons))
                 return []
             self._note_schema()
-        if not self._partition:
-            table, unfit = fit_batch(batch, self._schema, more=self._more)
-            refused |= unfit
-            return [] if table is None else [self._piece("", table)]
-        made = []
-        for folder, indices in self._folders(batch, refused).items():
-            table, unfit = fit_batch(batch.select(indices), self._schema, more=self._more)
-            refused |= {indices[index]: reason for index, reason in unfit.items()}
+        policy, schema = self._policy, self._schema
+        unfit: dict[str, str] = {}
+        if policy.on_new_field == "add":
+            schema, unfit = add_columns(batch, schema)
+        elif policy.ignores_new_fields:
+            self.ignored.count(batch, schema.names, self._shown)
+        folders = self._folders(batch, refused) if self._partition else None
+        tables, misfits = self._fit(batch, folders, schema)
+        if misfits and policy.on_type != "refuse":
+            rows = [row for index in misfits if isinstance(row := batch.payloads[index], dict)]
+            wider = widen(schema, rows)
+            if not wider.equals(schema):
+                schema, (tables, misfits) = wider, self._fit(batch, folders, wider)
+        self._use_schema(schema)
+        refused |= explain(misfits, unfit, batch)
+        return [self._piece(folder, table) for folder, table in tables.items()]
+
+    def _fit(self, batch: Batch, folders: dict[str, list[int]] | None, schema: Any) -> tuple[dict[str, Any], Refused]:
+        """Return the rows of each folder that fit, and why others do not."""
+        from conduit_connectors.table_rows import fit_batch
+
+        tables: dict[str, Any] = {}
+        misfits: Refused = {}
+        parts: Mapping[str, list[int] | None] = {"": None} if folders is None else folders
+        for folder, indices in parts.items():
+            part = batch if indices is None else batch.select(indices)
+            more, texts = self._policy.ignores_new_fields, self._policy.on_type == "text"
+            table, unfit = fit_batch(part, schema, more=more, texts=texts)
+            misfits |= {index if indices is None else indices[index]: reason for index, reason in unfit.items()}
             if table is not None:
-                made.append(self._piece(folder, table))
-        return made
+                tables[folder] = table
+        return tables, misfits
+
+    def _agree(self, known: Any, declared: Any) -> Any:
+        """Return the columns of the next file: those that are declared, and those that records have made before."""
+        if declared is None or known is None:
+            return declared or known
+        if not self._policy.changes_columns:
+            return declared
+        for field in declared:
+            known = known if field.name in known.names else known.append(field)
+        return known
+
+    def _use_schema(self, schema: Any) -> None:
+        if not schema.equals(self._schema):
+            self._schema = schema
+            self._note_schema()
+            self.changes += 1
 
     def writer(self, file: IO[bytes]) -> RowWriter:
         schema = self._file_schema()

@@ -35,6 +35,8 @@ class Source(sdk.SplittableSource[SourceOptions]):
       and is replaced, which is read from its start. Stores tell that by the time of an object. Objects that were
       read in the last hour, up to 256, are remembered, so that a late one, such as a slow upload, is not missed.
       Where more objects are stored in an hour and uploads in parts are slow, use `after`, which misses none.
+      A local file counts as stored when its inode changed, so that one which is moved there is found. So a change of
+      its mode, its owner or its name counts too: it is read again, unless it is still remembered.
     - "new-only": objects that are listed after the last one that was read. For names that grow, such as dates. The
       cheapest for many objects: the others are not even listed.
     - "refuse": the same, but an object that is stored later and listed before is an error, so that none is missed.
@@ -129,15 +131,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def _make_reading(self) -> ObjectReading:
         options = self.options
         pattern = options.pattern
-        content = ContentOptions(
-            options.format,
-            options.compression,
-            options.line_size_max,
-            options.duplicate_keys,
-            options.delimiter,
-            options.header,
-            self.payload_type,
-        )
+        content = ContentOptions.of(options, self.payload_type)
         move_to = None if options.move_to is None else parse_place(options.move_to).path
         settings = ReadingOptions(
             content,

@@ -1,16 +1,12 @@
 """The columns of a folder of Parquet files: declared, noted from earlier files, or taken from the first records."""
 
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conduit_connectors.column_policy import check_new_column, new_fields
-from conduit_connectors.file.disk import sync_path
 from conduit_py.sdk import Batch, FatalError
 from conduit_py.sdk.arrow import NoCommonSchema, infer_schema
 
@@ -105,14 +101,6 @@ def check_schema(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
-def load_schema(path: Path) -> pa.Schema | None:
-    """Return the columns that earlier files of the folder have; None if there is no note of them."""
-    try:
-        return decode_schema(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        return None
-
-
 def decode_schema(content: bytes | None, place: str = "_conduit/schema") -> pa.Schema | None:
     """Return the columns of such a note; None if there is none. Raises FatalError for one that is damaged."""
     if content is None:
@@ -122,12 +110,3 @@ def decode_schema(content: bytes | None, place: str = "_conduit/schema") -> pa.S
     except (pa.ArrowException, OSError) as error:
         hint = "delete it; the columns are then those of the next records"
         raise FatalError(f"{place} does not hold the columns of the files: {error}", suggestion=hint) from error
-
-
-def store_schema(path: Path, schema: pa.Schema) -> None:
-    """Note the columns durably, so that a later run writes the same."""
-    draft: Any = path.with_name(f"{path.name}-{os.getpid()}")
-    draft.write_bytes(schema.serialize().to_pybytes())
-    sync_path(draft)
-    draft.replace(path)
-    sync_path(path.parent)

@@ -1,6 +1,7 @@
 """spark.Destination: files in any format and file system of Spark, each record exactly once."""
 
 import hashlib
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -46,6 +47,17 @@ class ParquetRows:
 
 
 _SCHEMA = "_conduit/schema.arrow"
+_OWNER = "_conduit/owner"
+
+
+def _label(path: str) -> str:
+    """Return where a folder is, in the same words however it is named; without a password."""
+    scheme, separator, rest = path.partition("://")
+    if not separator:
+        return os.path.realpath(path.removeprefix("file:"))
+    if scheme.lower() == "file":
+        return os.path.realpath(rest)
+    return f"{scheme.lower()}://{'/'.join(filter(None, rest.rpartition('@')[2].split('/')))}"
 
 
 class FilesOptions(BufferOptions):
@@ -101,17 +113,32 @@ class Destination(
     def __init__(self, **options: Unpack[FilesArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def claims(self) -> str:
+        # Stages and batches have numbers only: those of another node of the pipeline would have the same.
+        return f"the folder {_label(self.options.path)}"
+
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        # A hash, because the name of a pipeline may have characters that file systems refuse.
+        name = hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()
+        self._own(name)
         for intent in intents:
             self.apply(intent)
-        # A hash, because the name of a pipeline may have characters that file systems refuse.
-        mine = f"_conduit/staged/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
+        mine = f"_conduit/staged/{name}"
         for name in self._folder.names(mine):
             if name.isdecimal() and int(name) <= fence:
                 self._folder.remove(f"{mine}/{name}")
         # A zombie's stages are in a folder of a lower fence: never committed, they are never moved from there.
         self._stages = f"{mine}/{fence:012d}"
         self._fence = fence
+
+    def _own(self, name: str) -> None:
+        """Note which pipeline writes here. Batches of another would have the same numbers, and be taken for its own."""
+        if not self._folder.create(_OWNER, name.encode()) and self._folder.read(_OWNER) != name.encode():
+            raise FatalError(
+                f"{self.options.path} is written by another exactly-once pipeline",
+                suggestion=f"give each pipeline a path of its own; if that one is no more, delete {_OWNER} there",
+            )
 
     def write(self, batch: Batch) -> dict[int, str] | None:
         refused = super().write(batch)

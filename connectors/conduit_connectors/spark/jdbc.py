@@ -1,5 +1,6 @@
 """spark.Jdbc: rows of a database's table, written in parallel to a staging table and published in one transaction."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Required, Self, Unpack
 
@@ -80,6 +81,13 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
 
     def __init__(self, **options: Unpack[JdbcArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def claims(self) -> str:
+        # Passwords are before an "@", or after a "?" or a ";".
+        place = re.split("[?;]", self.options.url)[0]
+        kind, slashes, rest = place.partition("//")
+        return f"the table {self.options.table} of {kind}{slashes}{rest.rpartition('@')[2]}"
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:

@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 from pydantic import Field
 
-from conduit_connectors.column_policy import (
+from conduit_connectors.policy_options import (
     DEPRECATED,
     OLD_SPELLING,
     OnNewField,

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 
-from conduit_connectors.column_policy import PolicyOptions, with_texts
+from conduit_connectors.column_policy import with_texts
+from conduit_connectors.policy_options import PolicyOptions
 from conduit_py.sdk import Data, FatalError, Record, RecordRefused, Structured, encode_json
 from conduit_py.sdk.arrow import ARROW_ERRORS, FittedRows, fit_to_schema
 

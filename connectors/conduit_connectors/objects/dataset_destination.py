@@ -1,0 +1,75 @@
+"""DatasetDestination: the base of destinations that write datasets of files, which become visible whole."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
+
+from pydantic import Field
+
+from conduit_connectors.objects.dataset_writer import DatasetWriter
+from conduit_connectors.policy_options import PolicyOptions
+from conduit_py import sdk
+from conduit_py.sdk import AckMode, Batch
+
+
+class DatasetOptions(PolicyOptions):
+    """The options of all destinations of datasets."""
+
+    rows_max: int = Field(default=1_000_000, ge=1, description="after how many rows a file is complete")
+    size_max: int = Field(default=256 * 1024 * 1024, ge=1, description="after about how many bytes a file is complete")
+    seconds_max: float = Field(
+        default=10.0, gt=0, description="how long rows wait for more of their file, outside exactly-once pipelines"
+    )
+
+
+OptionsT = TypeVar("OptionsT", bound=DatasetOptions)
+
+
+class DatasetDestination(sdk.StagedDestination[OptionsT]):
+    """A staged destination whose files a DatasetWriter writes. A connector says where, and in which format."""
+
+    acks: ClassVar[AckMode] = AckMode.FLUSH
+    takes = dict
+
+    _writer: DatasetWriter | None = None
+
+    @abstractmethod
+    def make_writer(self) -> DatasetWriter: ...
+
+    @property
+    def flush_seconds(self) -> float:
+        return self.options.seconds_max
+
+    @property
+    def flush_records(self) -> int:
+        return self.options.rows_max
+
+    def open(self) -> None:
+        self._writer = self.make_writer()
+        self._writer.open()
+        self.drift_count = self._writer.ignored.drift
+
+    def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        assert self._writer is not None
+        self._writer.begin(owner, fence, intents)
+
+    def write(self, batch: Batch) -> dict[int, str]:
+        assert self._writer is not None
+        return self._writer.write(batch)
+
+    def flush(self) -> None:
+        assert self._writer is not None
+        self._writer.flush()
+
+    def stage(self) -> bytes | None:
+        assert self._writer is not None
+        return self._writer.stage()
+
+    def apply(self, intent: bytes) -> None:
+        assert self._writer is not None
+        self._writer.apply(intent)
+
+    def teardown(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -117,7 +117,7 @@ def test_a_damaged_table_map_is_refused_or_is_another_one(data: Any) -> None:
 
 
 def test_a_table_map_whose_collations_are_no_pairs_is_refused_by_its_name() -> None:
-    damaged = bytes([*MAP[:12], 30, *MAP[13:]])
+    damaged = bytes([*MAP[:30], 12, *MAP[31:]])
 
     assert "table map of" in str(refusal_of(lambda: parse_table_map(event_of(TABLE_MAP, damaged))))
 

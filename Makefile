@@ -7,7 +7,7 @@ READY := .venv/.ready
 # every module again, a third of its start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install java maven demo demo-page demo-spark page test check format bench bench-latency bench-memory bench-growth bench-instructions bench-stretches bench-fleet bench-spark exactly-once spark-soak test-yarn clean
+.PHONY: help install java maven demo demo-page demo-spark page test check format bench bench-latency bench-memory bench-growth bench-instructions bench-stretches bench-fleet bench-spark exactly-once spark-soak test-yarn test-taps clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-spark  what Spark costs and gives, each figure beside its goal"
 	@echo "make spark-soak  kill executors, workers and drivers while 2 000 000 records go exactly once through a cluster"
 	@echo "make test-yarn  run pipelines on a YARN that it starts on this machine, and kill executors and drivers there"
+	@echo "make test-taps  read five Singer taps from PyPI, which it installs, against real servers"
 	@echo "make install   create .venv with the command at .venv/bin/conduit-py"
 	@echo "make format    put the code into house style"
 	@echo "make clean     remove what the others made"
@@ -125,6 +126,10 @@ spark-soak: install java
 # On a ResourceManager and a NodeManager of its own, whose jars, 65 MB, it fetches the first time: about four minutes.
 test-yarn: install java
 	env CONDUIT_YARN=1 $(BIN)/pytest $(ARGS) tests/spark/test_spark_yarn.py
+
+# Five taps, each in an environment of its own, which it makes the first time: about ten minutes.
+test-taps: install
+	env CONDUIT_TAPS=1 $(BIN)/pytest $(ARGS) tests/connectors/test_singer_taps.py
 
 format: install
 	$(BIN)/ruff check --fix .

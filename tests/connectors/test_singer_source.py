@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from conduit_connectors import singer
+from conduit_connectors.singer.source import without_bare_mark
 
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Operation, Reading, Record, TransientError, metadata
 from conduit_py.testing import source_acceptance
@@ -34,8 +35,8 @@ def with_an_inclusive_bookmark(tmp_path: Path) -> singer.Source:
     return tap(tmp_path, inclusive=True)
 
 
-TestExact = source_acceptance(exact, records=8)
-TestWithAnInclusiveBookmark = source_acceptance(with_an_inclusive_bookmark, records=8)
+TestExact = source_acceptance(exact)
+TestWithAnInclusiveBookmark = source_acceptance(with_an_inclusive_bookmark)
 
 
 @contextmanager
@@ -213,6 +214,20 @@ def test_a_row_that_is_marked_as_deleted_is_a_delete(tmp_path: Path) -> None:
 
     assert [record.operation for record in found] == [Operation.CREATE, Operation.DELETE]
     assert found[1].key == {"id": 2}
+
+
+@pytest.mark.parametrize(
+    ("state", "given"),
+    [
+        ({"currently_syncing": "a"}, {}),
+        ({"currently_syncing": "a", "bookmarks": {"a": {}}}, {"bookmarks": {"a": {}}}),
+        ({"currently_syncing": "a", "bookmarks": {"a": {"id": 1}}}, None),
+        ({"bookmarks": {}}, None),
+        ("a text", None),
+    ],
+)
+def test_a_stream_under_way_without_a_bookmark_is_no_reason_to_leave_it_out(state: Any, given: Any) -> None:
+    assert without_bare_mark(state) == (state if given is None else given)
 
 
 def test_the_tap_is_probed_by_its_catalog(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Executors and a worker are killed under the connectors, and every record is there once all the same."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pyarrow.parquet as pq
 import pytest
-from spark_cluster import SparkCluster
+from spark_cluster import PEER_CONF, SparkCluster
 from warm_python import COMMAND, WarmPython
 from warm_workers import DRIVER_MODULES
 
@@ -20,7 +21,7 @@ RECORDS = 3000
 SECONDS_MAX = 900.0
 
 PIPELINE = """
-import os, signal
+import json, os, signal
 from pathlib import Path
 from conduit_connectors import spark
 from conduit_py import Destination, Pipeline, Source, TransactionLimits
@@ -29,6 +30,7 @@ folder = Path(os.environ["FOLDER"])
 at = dict(master=os.environ["MASTER"], start_seconds=200, conf={
     "spark.cores.max": "2", "spark.executor.cores": "1", "spark.executor.memory": "512m",
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.jars": os.environ["JAR"],
+    **json.loads(os.environ["PEER_CONF"]),
 })
 
 def numbers(session):
@@ -95,6 +97,7 @@ def _started(folder: Path, master: str, postgres: str, driver: str) -> "subproce
     at = urlsplit(postgres)
     url = f"jdbc:postgresql://{at.hostname}:{at.port}{at.path}"
     environment = {"FOLDER": str(folder), "MASTER": master, "URL": url, "JAR": driver}
+    environment["PEER_CONF"] = json.dumps(PEER_CONF)
     return WarmPython(
         [COMMAND, "run", "killed.py", "--state", folder / "state"],
         preloaded=DRIVER_MODULES,

@@ -243,8 +243,9 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
             ) from error
         if "stopped SparkContext" in str(error):
             # Spark gave up after more than a minute, and does not say why.
-            what = f"what listens at {options.master} is not a Spark master"
-            raise FatalError(what, suggestion="start the cluster, or correct `master`") from error
+            what = f"what listens at {options.master} is not a Spark master, or it has another secret"
+            advice = "start the cluster, correct `master`, or set `spark.authenticate.secret` in `conf` as its nodes do"
+            raise FatalError(what, suggestion=advice) from error
         raise FatalError(
             f"Spark does not start on {options.master}: {error_text(error)}", suggestion="correct `master` or `conf`"
         ) from error

@@ -230,9 +230,10 @@ class Serving:
         """Ask for a pipeline until it is as wanted."""
         deadline = time.monotonic() + 300
         while True:
-            answer = _client().get(f"{self.url}/api/v1/pipelines/{id}").raise_for_status()
+            answer = _client().get(f"{self.url}/api/v1/pipelines/{id}")
             shown: dict[str, Any] = answer.json()
-            if wanted(shown):
+            # A reload adds a pipeline some time after its answer.
+            if answer.status_code != 404 and wanted(answer.raise_for_status().json()):
                 return shown
             assert time.monotonic() < deadline, shown
             time.sleep(0.05)

@@ -236,7 +236,8 @@ pipelines:
         "warning: pipelines.yaml:10:9: pipelines.a.connectors.in.setings: there is no such key, so it has no effect "
         "(did you mean 'settings'?)",
         "warning: pipelines.yaml:11:51: pipelines.a.connectors.out.color: there is no such key, so it has no effect "
-        "(keys are id, type, plugin, name, settings, processors, atomic, schedule, timezone)",
+        "(keys are id, type, plugin, name, settings, processors, rate, atomic, schedule, timezone, window, batch-size, "
+        "batch-bytes, batch-seconds)",
         "warning: pipelines.yaml:13:33: pipelines.a.processors.p.when: there is no such key, so it has no effect "
         "(keys are id, plugin, condition, settings, workers, type)",
         "warning: pipelines.yaml:15:7: pipelines.a.dead-letter-queue.window_size: there is no such key, so it has no "

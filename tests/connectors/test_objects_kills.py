@@ -64,7 +64,8 @@ def run(folder: Path, place: str, endpoint: str) -> Counter[str]:
         [COMMAND, "run", "copy.py", "--state", "state"],
         kills_max=KILLS,
         points=POINTS,
-        delay_max_seconds=2.0,
+        # The run is forked from a warm process, and soon over: a later moment would never come.
+        delay_max_seconds=0.25,
         environment=os.environ | environment,
         directory=folder,
         popen=partial(WarmPython, preloaded=["conduit_connectors.objects", "pyarrow.parquet"]),

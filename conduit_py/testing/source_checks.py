@@ -74,7 +74,7 @@ async def reads_the_same_again(case: SourceCase) -> None:
         once = await source.read_all(100)
     async with opened_source(case) as source:
         again = await source.read_all(1)
-    require(_content(once) == _content(again), "reading again from the beginning gave other records, or another order")
+    require(_are_same(case, once, again), "reading again from the beginning gave other records, or another order")
 
 
 async def resumes_after_every_position(case: SourceCase) -> None:
@@ -212,7 +212,7 @@ async def goes_on_after_being_stopped(case: SourceCase) -> None:
     async with opened_source(case) as source:
         first = await source.read(1)
         await source.stop()
-    require(_content(first) == _content(records[:1]), "the first record is not always the same")
+    require(_are_same(case, first, records[:1]), "the first record is not always the same")
     await _resumes_after(case, records, 0)
 
 
@@ -224,7 +224,7 @@ async def shares_nothing_between_runs(case: SourceCase) -> None:
         await source.read(1)
     async with opened_source(case) as source:
         after = await source.read_all()
-    require(_content(after) == _content(whole), "an earlier run, with nothing acked, changed what a later one reads")
+    require(_are_same(case, after, whole), "an earlier run, with nothing acked, changed what a later one reads")
 
 
 async def can_be_torn_down_without_reading(case: SourceCase) -> None:
@@ -329,6 +329,12 @@ async def _read_to_the_end(source: SourceDriver, ended: trio.Event) -> None:
     with suppress(EndOfSource):
         await source.read(1)
     ended.set()
+
+
+def _are_same(case: SourceCase, records: list[Record], others: list[Record]) -> bool:
+    """Compare records, with their positions if the source is declared as repeatable."""
+    begin = 0 if case.connector.repeatable else 1
+    return [each[begin:] for each in _content(records)] == [each[begin:] for each in _content(others)]
 
 
 def _content(records: list[Record]) -> list[tuple[object, ...]]:

@@ -242,7 +242,7 @@ class OwnClock(threading.local):
     ) -> None:
         """Take the time that threads wait for a core from `core_waits`; else from the system, where it tells."""
         self._clock = clock
-        self._core_waits = core_waits or _core_waits
+        self._core_waits = core_waits
         self._asked_at = -math.inf
         self._waits = 0.0
 
@@ -251,7 +251,20 @@ class OwnClock(threading.local):
         now = self._clock()
         if now - self._asked_at < self.WHOLE_SECONDS:
             return now
-        self._waits = self._core_waits()
+        try:
+            if self._core_waits is not None:
+                self._waits = self._core_waits()
+            else:
+                # Not by `open`, whose buffers take longer than the rest.
+                descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    # Nanoseconds on a core, nanoseconds ready without one, number of times on one.
+                    self._waits = int(os.read(descriptor, 100).split()[1]) / 1e9
+                finally:
+                    os.close(descriptor)
+        except (OSError, IndexError, ValueError):
+            # Not Linux, or without these counts: then every second counts.
+            self._waits = 0.0
         self._asked_at = self._clock()
         return self._asked_at
 
@@ -260,23 +273,10 @@ class OwnClock(threading.local):
         seconds = self._clock() - started
         if seconds <= self.WHOLE_SECONDS:
             return seconds
-        # Before the clock is read again: a wait after it would be left out of a time that it is not in.
-        waits = self._core_waits() - self._waits
-        return max(0.0, self._clock() - started - waits)
-
-
-def _core_waits() -> float:
-    try:
-        # Not by `open`, whose buffers take longer than the rest.
-        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            # Nanoseconds on a core, nanoseconds ready without one, number of times on one.
-            return int(os.read(descriptor, 100).split()[1]) / 1e9
-        finally:
-            os.close(descriptor)
-    except (OSError, IndexError, ValueError):
-        # Not Linux, or without these counts: then every second counts.
-        return 0.0
+        before = self._waits
+        # It asks the system, because that was before the call began. Only then the clock is read again: a wait after
+        # that would be left out of a time that it is not in.
+        return max(0.0, self.start() - started - (self._waits - before))
 
 
 OWN_CLOCK = OwnClock()

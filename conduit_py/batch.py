@@ -148,9 +148,9 @@ class Batch:
     @classmethod
     def whole(cls, span: Span, records: list[Record] | Payloads) -> "Batch":
         """Make the first batch of a span: every message, none of them split."""
-        sequences = range(span.first, span.first + len(span.positions))
         if isinstance(records, list):
-            return cls(span, records, sequences)
+            return cls(span, records, range(span.first, span.first + len(records)))
+        sequences = range(span.first, span.first + len(records.payloads))
         return cls.of_payloads(span, records.payloads, sequences, None, records.kind, records.columns)
 
     @property

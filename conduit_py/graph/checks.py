@@ -118,7 +118,7 @@ def _destination_problems(destination: Destination) -> Iterator[Problem]:
         what = "a write that fails ends the transaction, which is retried as a whole"
         yield _problem(destination, f"{path}.retry", what, "remove it; recovery=Recovery(…) of the pipeline retries")
     if destination.batch_seconds:
-        hint = "remove it; transaction=TransactionLimits(min_seconds=…) of the pipeline makes writes larger"
+        hint = "remove it; transaction=TransactionLimits(min_seconds=…) of the pipeline is the pace of commits"
         yield _problem(destination, f"{path}.batch_seconds", "a transaction would wait for records that wait", hint)
 
 
@@ -289,12 +289,8 @@ def _form_problems(node: Node) -> Iterator[Problem]:
         yield _problem(node.declared, f"processors.{node.id}", what, "write state=True too")
     if declared.retry.attempts > 1:
         what = "defers, so it cannot have retries: other records would overtake the one that is retried"
-        yield _problem(
-            node.declared,
-            f"processors.{node.id}",
-            what,
-            "remove the retry; a transaction that fails is retried as a whole",
-        )
+        hint = "remove the retry; a transaction that fails is retried as a whole"
+        yield _problem(node.declared, f"processors.{node.id}", what, hint)
 
 
 def _place_problems(graph: Graph, node: Node) -> Iterator[Problem]:
@@ -330,6 +326,9 @@ def spark_problems(pipeline: Pipeline) -> Iterator[Problem]:
         if isinstance(source.connector, SharedSource):
             what = "shares its work with other processes by leases, which tasks of Spark do not hold"
             yield _problem(source, f"sources.{source.id}", what, 'run it on the engine "trio"')
+        if source.connector is not None and source.connector.follows_others:
+            what = "ends with the other sources, whose records tasks of Spark read"
+            yield _problem(source, f"sources.{source.id}", what, 'run it on the engine "trio", or remove it')
         if source.settings.atomic:
             what = "tasks of Spark divide the records of a group"
             yield _problem(source, f"sources.{source.id}.atomic", what, 'run it on the engine "trio", or remove it')

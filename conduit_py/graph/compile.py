@@ -3,12 +3,14 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 
 import networkx as nx
 
 from conduit_py.errors import PipelineInvalid, Problem
 from conduit_py.graph.checks import defer_problems, delivery_problems, file_problems, flow_problems, spark_problems
 from conduit_py.graph.node import Graph, Kind, Node
+from conduit_py.owned_process import PICKLE_HINT, why_not_pickled
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source, derive
 from conduit_py.record import Record
 from conduit_py.sdk.plugin import Place, at, did_you_mean
@@ -200,13 +202,30 @@ def _declared_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 def _processor_problems(prefix: str, processors: Sequence[Processor]) -> Iterator[Problem]:
     for processor in processors:
-        yield from (at(problem, f"{prefix}.{processor.id}") for problem in processor.problems)
+        path = f"{prefix}.{processor.id}"
+        yield from (at(problem, path) for problem in processor.problems)
+        if processor.where == "process" and not processor.problems:
+            yield from (at(problem, path) for problem in _process_problems(processor))
+
+
+def _process_problems(processor: Processor) -> Iterator[Problem]:
+    """Why a processor cannot run in processes."""
+    plugin, place = processor.processor, processor.place or (None, None)
+    assert plugin is not None
+    if plugin.stateful:
+        what = "keeps state, which commits with the records in the process that writes them"
+        yield Problem("where", what, 'remove where="process"', *place)
+    elif find_spec("cloudpickle") is None:
+        what, hint = "needs cloudpickle, which is not installed here", "pip install 'conduit-dataflow[processes]'"
+        yield Problem("where", what, hint, *place)
+    elif (reason := why_not_pickled(plugin, processor.files)) is not None:
+        yield Problem("where", f"cannot be sent to a process: {reason}", PICKLE_HINT, *place)
 
 
 def _shape_problems(draft: _Draft) -> list[Problem]:
     cycles = list(_cycles(draft))
     # Paths cannot be counted in a graph with cycles.
-    return [*cycles, *_loose_ends(draft), *([] if cycles else _double_paths(draft))]
+    return [*cycles, *_loose_ends(draft), *([] if cycles else [*_double_paths(draft), *_stray_ticks(draft)])]
 
 
 def _type_problems(draft: _Draft) -> list[Problem]:
@@ -246,6 +265,27 @@ def _double_paths(draft: _Draft) -> Iterator[Problem]:
             if paths[id] > 1:
                 yield _at_node(draft.nodes[id], f"records of {source.id!r} reach it on {paths[id]} paths")
                 break
+
+
+def _stray_ticks(draft: _Draft) -> Iterator[Problem]:
+    """A processor that knows nothing of a clock may refuse its ticks, and then windows behind it never fire."""
+    for source in draft.pipeline.sources:
+        if source.connector is None or not source.connector.follows_others:
+            continue
+        for node in (draft.nodes[id] for id in draft.nodes[source.id].outputs):
+            behind = [draft.nodes[id] for id in nx.descendants(draft.digraph, node.id)]
+            waiting = next((each for each in behind if each.stateful), None)
+            if len(node.inputs) > 1 and waiting is not None and _ignores_clocks(node):
+                hint = "give it to the other sources alone: Source(…, processors=[…])"
+                yield _at_node(node, f"gets the ticks of {source.id!r} too, which are for {waiting.id!r}", hint)
+
+
+def _ignores_clocks(node: Node) -> bool:
+    # A function of the user may look what it was given, and so may a condition.
+    declared = node.declared
+    if not isinstance(declared, Processor) or declared.when is not None or node.stateful:
+        return False
+    return not isinstance(declared.processor, FunctionProcessor)
 
 
 def _at_node(node: Node, message: str, suggestion: str | None = None) -> Problem:

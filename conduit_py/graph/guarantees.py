@@ -9,7 +9,7 @@ import networkx as nx
 from conduit_py import sdk
 from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import Destination, Source
-from conduit_py.sdk.destination import TransactionalDestination, WriteGuarantee
+from conduit_py.sdk.destination import ManyWriterDestination, TransactionalDestination, WriteGuarantee
 from conduit_py.sdk.endpoint import EndpointSource
 
 Promise: TypeAlias = Literal["exactly once", "effectively once", "at least once", "at most once", "best effort"]
@@ -81,6 +81,9 @@ def _exactly_once(graph: Graph, at: Node, writing: sdk.DestinationConnector[Any]
         return f"{at.id} recognises a record that is repeated after a crash by its delivery key"
     if at.id == committing_destination(graph):
         return f"{at.id} commits records and progress in one transaction of its own"
+    if graph.pipeline.spark is not None and isinstance(writing, ManyWriterDestination):
+        what = f"{at.id} shows the files of a transaction, whoever wrote them, once it is committed"
+        return f"{what}, named in the order of each source"
     return f"{at.id} stages records and applies them once the transaction is committed"
 
 

@@ -87,3 +87,9 @@ def stateful_processors(graph: Graph) -> list[str]:
 def deferring_processors(graph: Graph) -> list[str]:
     """Return the ids of the processors that may defer records to the next transaction."""
     return [node.id for node in graph.nodes.values() if node.defers]
+
+
+def sources_above(graph: Graph, node: str) -> list[Node]:
+    """Return the sources whose records reach a node."""
+    above = nx.ancestors(graph.digraph, node)
+    return [source for source in graph.sources if source.id in above]

@@ -3,10 +3,12 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
 import msgspec
+import trio
 
 from conduit_py.dead_letter_policy import KeepPolicy
 from conduit_py.defaults import LETTERS_PAGE_MAX
@@ -14,10 +16,12 @@ from conduit_py.errors import LetterUnclear, LetterUnknown
 from conduit_py.graph.node import Graph
 from conduit_py.record import Record
 from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.stored_letter import LetterFilter, LetterState, LetterSummary, StoredLetter
+from conduit_py.store.stored_letter import LetterFilter, LetterState, LetterSummary, NumberedLetter, StoredLetter
 from conduit_py.stream.plugin_calls import locate_record
 
 log = logging.getLogger("conduit_py.dead_letters")
+
+_READ_TOGETHER = 200
 
 
 class LetterPipeline(Protocol):
@@ -80,6 +84,20 @@ class DeadLetterService:
         report.letters = replays[:LETTERS_PAGE_MAX]
         report.queued = len(replays) if dry_run else await self._queue(replays, report)
         return report
+
+    async def select(
+        self, filter: LetterFilter, fits: Callable[[Record], bool], limiter: trio.CapacityLimiter
+    ) -> LetterFilter:
+        """Return a filter for those of the letters that match now for which one of their records fits."""
+        ids: list[str] = []
+        before: int | None = None
+        # In steps: the store does other work between them, and only so many records are in memory.
+        while letters := await self.box.read(filter, before, _READ_TOGETHER):
+            before = letters[-1].number
+            # In a thread: a condition may take long, and the loop runs all pipelines.
+            search = partial(_find_fitting, letters, fits)
+            ids += await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=limiter)
+        return msgspec.structs.replace(filter, ids=tuple(ids))
 
     async def locate(self, letter: StoredLetter) -> str | None:
         """Return where its source has the record of a letter, for people; None if that is not known."""
@@ -168,6 +186,10 @@ class DeadLetterService:
         if unread:
             notes.append(f"{unread} were refused by their source and enter behind it unchanged: edit them first")
         return notes
+
+
+def _find_fitting(letters: Sequence[NumberedLetter], fits: Callable[[Record], bool]) -> list[str]:
+    return [each.letter.id for each in letters if any(map(fits, each.letter.records.values()))]
 
 
 def _entry_nodes(

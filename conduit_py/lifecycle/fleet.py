@@ -1,7 +1,7 @@
 """Fleet: many pipelines in one process, isolated from each other."""
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 
 import trio
@@ -18,7 +18,7 @@ from conduit_py.errors import (
 )
 from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph, stateful_processors
-from conduit_py.inspect.tap import Taps
+from conduit_py.inspect.tap_point import Taps
 from conduit_py.lifecycle.dead_letter_service import DeadLetterService
 from conduit_py.lifecycle.pipeline_log import PROGRAM, SERVER_START, PipelineLog
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -76,7 +76,7 @@ class Fleet:
     shutdown or a crash) again, but not what the user stopped, what is completed or degraded. Nothing is
     started during a shutdown.
 
-    `on_spark` is the supervisor of pipelines with that engine; a fleet without it accepts none.
+    `engine` makes the supervisor of a pipeline. Without one, all run in this process, and none on Spark.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class Fleet:
         nursery: trio.Nursery,
         *,
         recovery: Recovery | None = None,
-        on_spark: type[Supervisor] | None = None,
+        engine: Callable[..., Supervisor] | None = None,
     ) -> None:
         self._store = store
         self._nursery = nursery
         self._recovery = recovery or Recovery()
-        self._on_spark = on_spark
+        self._engine = engine
         self._members: dict[str, Member] = {}
         self.file_problems: tuple[Problem, ...] = ()
         """What is wrong with the pipeline files, as last read: of these definitions none is in effect."""
@@ -155,8 +155,8 @@ class Fleet:
             return
         # This function must not await: a second start in between would run the pipeline twice.
         recovery = member.pipeline.settings.recovery or self._recovery
-        engine = Supervisor if member.pipeline.spark is None else self._on_spark
-        assert engine is not None, "this fleet has no Spark"
+        assert self._engine or member.pipeline.spark is None, "this fleet has no Spark"
+        engine = self._engine or Supervisor
         member.supervisor = engine(member.graph, self._store, recovery=recovery, taps=member.taps, log=member.log)
         # A new event: a task that waits for the old one waits for the end of the old run.
         member.ended = trio.Event()

@@ -57,6 +57,10 @@ class PipelineLog:
     def log_start(self, asked_by: str) -> None:
         self._log(logging.INFO, "started", f"is started (asked by {asked_by})", asked_by=asked_by)
 
+    def log_place(self, place: str, *, unusual: bool = False) -> None:
+        """Log in which process it runs, where there are several."""
+        self._log(logging.WARNING if unusual else logging.INFO, "placed", f"runs in {place}", place=place)
+
     def log_recovery(self, error: LastError, seconds: float, failures: int) -> None:
         """Log a failure after which the pipeline starts again in so many seconds; `failures` counts those in a row."""
         next_try = _utc(time.time() + seconds)

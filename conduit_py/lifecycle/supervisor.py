@@ -14,7 +14,7 @@ from conduit_py.exactly_once.isolation import Isolation
 from conduit_py.exhaustion import exhaustion_of
 from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph
-from conduit_py.inspect.tap import Taps
+from conduit_py.inspect.tap_point import Taps
 from conduit_py.lifecycle.pipeline_log import PipelineLog
 from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import Delivery
@@ -74,12 +74,10 @@ class Supervisor:
         self._stopped_by: Stopper | None = None
         self._recovery = recovery or self.pipeline.settings.recovery or NO_RECOVERY
         self._failures = Failures(self._recovery)
-        self._recoveries = 0
         self._started_at: float | None = None
-        self._run_began_at = 0.0
         self._ended_at: float | None = None
-        self._running = False
-        self._earlier: list[Meter] = []
+        self._run_began_at, self._running = 0.0, False
+        self._recoveries, self._earlier = 0, list[Meter]()
         self.state = PipelineState()
         self.error: RunError | StateFailed | None = None
         """The error of the last run; None if it completed or was stopped gracefully."""
@@ -140,11 +138,6 @@ class Supervisor:
         Returns when the source has taken the request. The event is set when the request survives a crash. It is
         never set if the run ends before that. Raises SnapshotRefused, or PipelineIdle if the pipeline does not run.
         """
-        if self.pipeline.spark is not None:
-            raise SnapshotRefused(
-                f"pipeline {self.pipeline.id!r} runs on Spark, where sources take no requests",
-                suggestion='run it on the engine "trio", or reset the position of the source',
-            )
         if self._run is None or not self._running:
             raise PipelineIdle(f"pipeline {self.pipeline.id!r} is not running", suggestion="start it first")
         requests = self._run.snapshot_requests.get(source)
@@ -216,17 +209,11 @@ class Supervisor:
         # Invariant 10: nothing runs once a stop was asked for.
         if self._stop_requested.is_set():
             return Ending(How.STOPPED)
-        if self._run is not None:
-            self._recoveries += self.state.status is not Status.WAITING
-            self._earlier = self._totals()
-        self._run_began_at = trio.current_time()
-        self._mended = trio.Event()  # A new one: a swap in an earlier back-off must not cut the next one short.
-        commit = self._commits.next(self._graph, self._store)
-        self._run = Run(self._graph, self._store, commit, rng=self._rng, taps=self._taps)
+        self._begin_run()
         try:
             # Held for the whole run, or two processes with one store would both move the positions.
             async with self._store.run_lock(self.pipeline.id):
-                ending = await self._run_alone(self._run)
+                ending = await self._run_alone()
                 if ending.how is How.COMPLETED and self.pipeline.schedule is not None:
                     # Before the lock is released: a server that gets it then must see that this run is done.
                     self._awaited = self.pipeline.schedule.next_after(self._clock())
@@ -241,7 +228,16 @@ class Supervisor:
                 raise
             return Ending(How.FAILED, exhausted)
 
-    async def _run_alone(self, run: Run) -> Ending:
+    def _begin_run(self) -> None:
+        if self._run is not None:
+            self._recoveries += self.state.status is not Status.WAITING
+            self._earlier = self._totals()
+        self._run_began_at = trio.current_time()
+        self._mended = trio.Event()  # A new one: a swap in an earlier back-off must not cut the next one short.
+        commit = self._commits.next(self._graph, self._store)
+        self._run = Run(self._graph, self._store, commit, rng=self._rng, taps=self._taps)
+
+    async def _run_alone(self) -> Ending:
         # Another server may have done this run while this one waited for the lock.
         owed = None if self._run_called_for.is_set() else self._awaited
         if owed is not None and ((await self._store.state(self.pipeline.id)).next_run or 0.0) > owed:
@@ -250,9 +246,13 @@ class Supervisor:
         unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
         if unsaved is not None:
             return Ending(How.FAILED, unsaved)
+        return await self._execute()
+
+    async def _execute(self) -> Ending:
+        assert self._run is not None
         self._running = True
         try:
-            return await run.execute()
+            return await self._run.execute()
         finally:
             self._running = False
 

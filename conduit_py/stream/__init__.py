@@ -5,7 +5,8 @@
 3. `reader` — `Reader` is the only caller of a source's `read`. It reads into a `ReadBuffer`, never more than the
    window allows.
 4. `reader` — `Dispatcher` gives records their identities, registers their positions in the ledger and sends them on.
-5. `processor_node`, `worker` — filter, split, refuse; workers, threads. `processor_calls` adds conditions,
+5. `processor_node`, `worker` — filter, split, refuse; workers, threads. `worker_process` is a worker in a process of
+   its own. `processor_calls` adds conditions,
    retries and state changes that are all-or-nothing; it and `arrow` call a processor with payloads and tables.
    `hot_swap` replaces processors during a run.
 6. `fan_out` — `run_chain` takes a batch through adjacent processors, `FanOut` to every follower. `FanIn` is the inbox
@@ -18,7 +19,7 @@
 
 Every node has a `NodeContext` (in `commit`). `plugin_calls` calls sync and async plugins and translates their
 errors. `meter` counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options,
-`shard_tracker` records the progress of sources that share work, and `snapshot_requests` passes requests to sources.
+`commit` also has what is recorded of sources that share work, and `snapshot_requests` passes requests to sources.
 
 The states of a message::
 

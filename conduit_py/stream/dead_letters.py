@@ -46,6 +46,8 @@ class DeadLetterHandler(ABC):
 
     staged_calls: PluginCaller | None = None
     """Exactly-once: the caller of a handler that is staged and takes part in the transaction."""
+    closes = False
+    """True if it holds a connector, which `close` tears down."""
     in_transaction = False
     """True if stored letters become durable when the handler is staged, not when `store` returns."""
 
@@ -210,6 +212,8 @@ class _Keep(DeadLetterHandler):
 
 class _ToDestination(DeadLetterHandler):
     """Writes letters to a destination connector, as records."""
+
+    closes = True
 
     def __init__(self, policy: DestinationPolicy, node: str, pipeline: str, meter: Meter) -> None:
         super().__init__(meter)

@@ -47,6 +47,15 @@ def _refuse(batch: Batch) -> bool:
     return False
 
 
+def _must_wait(channel: "trio.MemorySendChannel[Batch]", batch: Batch) -> bool:
+    """Send a batch, if there is room for it; return True if there is none."""
+    try:
+        channel.send_nowait(batch)
+    except trio.WouldBlock:
+        return True
+    return False
+
+
 class FanOut:
     """Sends every batch to every follower.
 
@@ -65,14 +74,14 @@ class FanOut:
 
         This is no checkpoint. A sender that never waits must let other tasks run by itself.
         """
+        if len(self._followers) == 1:
+            # Without a list: mostly there is one, and it takes the batch at once.
+            follower, channel, _ = self._followers[0]
+            waits = not follower.take_at_once(batch) and _must_wait(channel, batch)
+            return self._wait([(channel, batch)]) if waits else None
         waiting = []
-        batches = [batch] if len(self._followers) == 1 else self._copies(batch)
-        for (follower, channel, _), own in zip(self._followers, batches, strict=True):
-            if follower.take_at_once(own):
-                continue
-            try:
-                channel.send_nowait(own)
-            except trio.WouldBlock:
+        for (follower, channel, _), own in zip(self._followers, self._copies(batch), strict=True):
+            if not follower.take_at_once(own) and _must_wait(channel, own):
                 waiting.append((channel, own))
         return self._wait(waiting) if waiting else None
 

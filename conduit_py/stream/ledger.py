@@ -78,6 +78,8 @@ class Ledger:
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self.next_sequence = 0
         """The sequence of the next message to be registered."""
+        self.is_closed = False
+        """True if no more messages will be registered."""
         self._unsettled = 0
         self.progress = 0
         """The number of positions without a record that are registered and not released."""
@@ -149,15 +151,19 @@ class Ledger:
         With `unwanted` the voters are destinations whose conditions refuse the messages.
         """
         # Nothing to vote on, for example if a whole batch was refused: the span must not end a second time.
-        if not sequences:
+        if not (count := len(sequences)):
             return
         # As `_entry` does, without another call: this runs several times for every batch.
         entry = self._entries.get(span.first)
         assert entry is not None, f"a vote on messages of {self._source} that are already settled"
-        entry.expect(sequences, voters.bit_count())
+        votes = voters.bit_count()
+        entry.outstanding -= count * votes
+        # Invariant 4: a message with two answers from one destination would settle others too early.
+        assert entry.outstanding >= 0, f"{self._source}: more votes than messages"
+        entry.log.append((sequences, votes))
         entry.voted |= voters
         if unwanted:
-            entry.unwanted.append((sequences, voters.bit_count()))
+            entry.unwanted.append((sequences, votes))
         if span.fate_handlers:
             self._call_fate_handlers(entry, sequences)
         if entry.outstanding == 0:
@@ -190,7 +196,8 @@ class Ledger:
         """Expect `voters` to vote on `extra` more pieces of a message. Call this before those votes."""
         assert extra > 0
         entry, votes = self._entry(span), extra * voters.bit_count()
-        entry.expect((sequence,), -votes)
+        entry.outstanding += votes
+        entry.log.append(((sequence,), -votes))
         entry.extra[sequence] = entry.extra.get(sequence, 0) + votes
 
     def settled_ranges(self) -> list[SettledRange]:
@@ -301,13 +308,6 @@ class _Entry(msgspec.Struct, eq=False):
     """True once `settled_ranges` has returned messages of it: they may be durable, so it must not change."""
     stop: int = -1
     """The sequence after its last message, if only its last position is left."""
-
-    def expect(self, sequences: Sequence[int], fewer: int) -> None:
-        """Expect this many fewer votes on each of these messages; more if negative."""
-        self.outstanding -= len(sequences) * fewer
-        # Invariant 4: a message with two answers from one destination would settle others too early.
-        assert self.outstanding >= 0, f"{self.span.source}: more votes than messages"
-        self.log.append((sequences, fewer))
 
     def settle_stop(self, voters: int) -> int:
         """Return the index of the first message that is not settled."""

@@ -103,6 +103,14 @@ COUNTERS = ("records", "batches", "filtered", "refused", "acked", "retries")
 HISTOGRAMS = ("batch_sizes", "calls", "settling", "persists", "checkpoints")
 
 
+class StateGauge(NamedTuple):
+    """How much a processor remembers, and up to when, by the time of its records, it has everything."""
+
+    keys: int
+    bytes: int
+    watermark: float | None
+
+
 class Meter(msgspec.Struct):
     """Counters that are updated once per batch, gauges, and the current waits of the node's tasks."""
 
@@ -128,6 +136,8 @@ class Meter(msgspec.Struct):
     """Time since the last record was settled while others are open; 0 if all are settled."""
     lag: Lag | None = None
     """What a source has still to read, as `lag` last returned it."""
+    state: StateGauge | None = None
+    """The state of a processor that keeps one."""
     queue_counts: QueueCounts | None = None
     """The counts of a source that reads a shared queue."""
     drift_counts: list[DriftCount] = []

@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import trio
 
 from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
 from conduit_py.owned_thread import OWN_CLOCK, OwnClock, OwnedThread
-from conduit_py.payloads import Columns, Payloads
-from conduit_py.positions import LazyPositions
+from conduit_py.payloads import Payloads
+from conduit_py.positions import LazyPositions, Positions
 from conduit_py.record import RECORD_TYPES
 from conduit_py.sdk.destination import DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin
@@ -33,7 +34,6 @@ QUICK_SECONDS = 0.01
 """Well below SLOW_SECONDS: a batch in between is as well off in a thread, and must not move to and fro."""
 QUICK_BATCHES = 16
 LOCATE_SECONDS = 3.0
-_COLUMNS = ("positions", *Columns.__struct_fields__)
 
 
 class PluginCaller:
@@ -51,9 +51,11 @@ class PluginCaller:
         self.seconds = 0.0
         """How long the last `call_here` took."""
         self._slow_calls = 0
-        self._yields_at = float("-inf")
+        self._yields_at = self._asks_at = float("-inf")
         sync = {name: not is_async(getattr(plugin, name)) for name in _LOOP_METHODS if hasattr(plugin, name)}
-        self._here = {name for name, is_sync in sync.items() if is_sync and plugin.blocking in (None, False)}
+        here = {name for name, is_sync in sync.items() if is_sync and plugin.blocking in (None, False)}
+        self.quick = self._here = frozenset(here)
+        """The methods that may be called with `call_here`, which saves a coroutine and a turn of all tasks."""
         # Found once for each method: looking at signatures for every batch would cost more than the call.
         self._ways = {name: self._way(name) for name in _FLOW_METHODS if hasattr(plugin, name)}
 
@@ -90,22 +92,24 @@ class PluginCaller:
             self._yields_at = trio.current_time() + TURN_SECONDS
         return self.call_here(name, *args)
 
-    def is_quick(self, name: str) -> bool:
-        """Return True if the method may be called with `call_here`, which saves a coroutine and a turn of all tasks."""
-        return name in self._here and self._slow_calls < SLOW_CALLS_MAX
-
     def call_here(self, name: str, *args: Any) -> Any:
         """Call a quick method in the task of the caller, which lets other tasks run now and then."""
-        started = OWN_CLOCK.start()
+        # As `OWN_CLOCK.start`, without the call: this runs twice for every batch.
+        if (started := time.perf_counter()) >= self._asks_at:
+            started = OWN_CLOCK.start()
+            self._asks_at = OWN_CLOCK.asked_at + OWN_CLOCK.WHOLE_SECONDS
         try:
             return getattr(self.plugin, name)(*args)
         finally:
             self.seconds = time.perf_counter() - started
-            # Any call may be slow once. Only a call that blocks is slow several times in a row.
-            is_slow = self.seconds > SLOW_SECONDS and self.plugin.blocking is None
             # On a busy machine a call may be slow because it was not run, which no thread would mend.
-            is_slow = is_slow and OWN_CLOCK.seconds_since(started) > SLOW_SECONDS
-            self._slow_calls = self._slow_calls + 1 if is_slow else 0
+            if self.seconds <= SLOW_SECONDS or OWN_CLOCK.seconds_since(started) <= SLOW_SECONDS:
+                self._slow_calls = 0
+            # Any call may be slow once. Only a call that blocks is slow several times in a row.
+            elif self.plugin.blocking is None:
+                self._slow_calls += 1
+                if self._slow_calls >= SLOW_CALLS_MAX:
+                    self.quick = frozenset()
 
     async def in_thread(self, call: Callable[..., Any], *args: Any, final: bool = False) -> Any:
         if self._thread is None:
@@ -160,10 +164,19 @@ class ThreadStay:
 
     def __init__(self, clock: OwnClock = OWN_CLOCK) -> None:
         self.clock = clock
+        self.now = clock.now
+        self.asks_at = float("-inf")
+        """From when on `start` tells when a call begins; before that, `now` does, without asking the system."""
         self.slow_seconds = SLOW_SECONDS
         self._begun = False
         self._quick = 0
         self._quick_needed = QUICK_BATCHES // 2
+
+    def start(self) -> float:
+        """Return the time at which a call in the event loop begins, for `clock.seconds_since`."""
+        started = self.clock.start()
+        self.asks_at = self.clock.asked_at + self.clock.WHOLE_SECONDS
+        return started
 
     def time(self, call: Callable[..., T], *args: Any) -> tuple[T, float]:
         """Return the result of a call, and how long it took, in seconds."""
@@ -222,11 +235,8 @@ def check_reading(node: str, returned: Any, n: int) -> Reading:
     count = 0
     if isinstance(records, Payloads):
         count = len(records.payloads)
-        for name in _COLUMNS:
-            # A payload without its value of a column would make no record, and be acked.
-            column = records.positions if name == "positions" else getattr(records.columns, name, None)
-            if column is not None and len(column) != count:
-                raise ContractBroken(node, f"read() returned {count} payloads with {len(column)} {name}")
+        if records.columns is not None or len(records.positions) != count:
+            _check_columns(node, records, count)
     elif isinstance(records, list) and set(map(type, records)) <= RECORD_TYPES:
         count = len(records)
     elif records or position is not None:
@@ -241,11 +251,25 @@ def check_reading(node: str, returned: Any, n: int) -> Reading:
     return reading
 
 
+def _check_columns(node: str, records: Payloads, count: int) -> None:
+    columns: dict[str, Any] = {} if records.columns is None else msgspec.structs.asdict(records.columns)
+    for name, column in ("positions", records.positions), *columns.items():
+        # A payload without its value of a column would make no record, and be acked.
+        if column is not None and len(column) != count:
+            raise ContractBroken(node, f"read() returned {count} payloads with {len(column)} {name}")
+
+
 def check_positions(node: str, positions: Sequence[bytes], last: bytes) -> bytes:
     """Check the positions of a batch behind `last`; return the last of them.
 
     An empty position would erase the stored one, and a repeated one is ambiguous.
     """
+    # The usual class first, without the calls that make each of them: an abstract one is asked by several.
+    if type(positions) is Positions:
+        first, end = positions.ends
+        if positions.repeats or first == last:
+            raise ContractBroken(node, _POSITION_TWICE)
+        return end
     if isinstance(positions, LazyPositions):
         repeats = positions.repeats
     elif set(map(type, positions)) != {bytes}:
@@ -256,8 +280,11 @@ def check_positions(node: str, positions: Sequence[bytes], last: bytes) -> bytes
     else:
         repeats = len(set(positions)) < len(positions)
     if repeats or positions[0] == last:
-        raise ContractBroken(node, "read() returned a position twice")
+        raise ContractBroken(node, _POSITION_TWICE)
     return positions[-1]
+
+
+_POSITION_TWICE = "read() returned a position twice"
 
 
 def _check_refused(node: str, refused: Any, count: int) -> None:

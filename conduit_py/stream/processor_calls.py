@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import msgspec
 import trio
 
 from conduit_py.backoff import Retry, delay_after
@@ -56,26 +57,43 @@ class TableChange(NamedTuple):
         return batch.without(self.gone, rows, dict) if self.gone else batch.with_values(rows, dict)
 
 
-Results: TypeAlias = list[Any]
-"""One result per record, in order: a record or payload, None, a list, an error, or GivenUp. Or one TableChange."""
+class SameResults(msgspec.Struct, eq=False):
+    """What a function returned for each of some records or payloads: mostly the value itself, or None.
 
-
-class SameResults(list[Any]):
-    """Results that may all be the records or payloads themselves, or None. Then there is nothing to look at in each.
-
-    Most processors change what they get, and return it or None.
+    Most processors change what they get, and return it or None. As long as they do, no list of results is made.
     """
 
-    gone: list[int] | None = None
-    """The indices of those that are None; None if some result is something else."""
+    values: list[Any]
+    gone: list[int] | None = []
+    """The indices of the values whose result is None; None if some result is something else."""
+    others: list[Any] = []
+    """All results, if some of them is something else."""
+
+    def note(self, result: Any, index: int) -> None:
+        """Note the result of the value at this index, which is something else."""
+        if self.gone is not None:
+            self.others, self.gone = self.listed()[:index], None
+        self.others.append(result)
+
+    def listed(self) -> list[Any]:
+        """Return one result per value, in order."""
+        if self.gone is None:
+            return self.others
+        results = list(self.values)
+        for index in self.gone:
+            results[index] = None
+        return results
 
 
+Results: TypeAlias = list[Any] | SameResults
+"""One result per record, in order: a record or payload, None, a list, an error, or GivenUp. Or one TableChange."""
 ResultsOf: TypeAlias = Callable[[Batch], Results | Awaitable[Results]]
 
 
-async def finish(results: Results | Awaitable[Results]) -> Results:
-    """Return results that may have to be awaited."""
-    return results if isinstance(results, list) else await results
+async def finish(pending: Results | Awaitable[Results]) -> list[Any]:
+    """Return results that may have to be awaited, as a list."""
+    results = pending if isinstance(pending, (SameResults, list)) else await pending
+    return results.listed() if isinstance(results, SameResults) else results
 
 
 def where(when: Callable[[Record], bool], results_of: ResultsOf) -> Callable[[Batch], Awaitable[Results]]:

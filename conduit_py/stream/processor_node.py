@@ -14,7 +14,7 @@ from conduit_py.batch import Batch, NamedPieces, Piece
 from conduit_py.dead_letter import Failure, RefusedWithLetter
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
 from conduit_py.graph.compile import DestinationCondition
-from conduit_py.inspect.tap import TapPoint
+from conduit_py.inspect.tap_point import TapPoint
 from conduit_py.payloads import copy_value, is_payload, kind_of
 from conduit_py.pipeline import Processor
 from conduit_py.record import RECORD_TYPES, Record
@@ -40,6 +40,8 @@ class ProcessorNode:
         self._context = context
         self._state = state
         self._generations = [_Generation({}, self.new_pool(declared))]
+        self._usual_kind: type | None = None
+        """The type of payloads that left it last: whether it is one need not be asked again."""
         self.turn: trio.Lock | None = None
         """Held while a batch is processed; None unless replayed dead letters may arrive from another task."""
 
@@ -97,7 +99,7 @@ class ProcessorNode:
             return self._apply_in_turn(self.turn, batch)
         alone = len(self._generations) == 1 and not self._context.tap_point.taps
         results = (self._generations[0].pool if alone else self._pool_for(batch)).results(batch)
-        if isinstance(results, list):
+        if isinstance(results, (SameResults, list)):
             return self._outcome(batch, results)
         return self._apply_later(batch, results)
 
@@ -138,10 +140,12 @@ class ProcessorNode:
     def _outcome(self, batch: Batch, results: Results) -> Batch:
         """Cast the votes of the messages that end here; return the batch that leaves this node."""
         self._context.meter.count_batch(batch.count)
-        # Fast path: mostly every result is the record or payload itself, or None. Else the types of all are looked at.
-        gone = results.gone if type(results) is SameResults else None
-        if gone is not None and (batch.holds_records or batch.kind is not None):
-            return self._filter_out(batch, results, batch.kind, gone) if gone else batch
+        if isinstance(results, SameResults):
+            # Fast path: mostly every result is the record or payload itself, or None.
+            if results.gone is not None and (batch.holds_records or batch.kind is not None):
+                return self._filter_out(batch, results.values, batch.kind, results.gone) if results.gone else batch
+            results = results.listed()
+        # Else the types of all are looked at.
         kinds = set(map(type, results))
         has_filtered = NoneType in kinds
         kinds.discard(NoneType)
@@ -149,8 +153,10 @@ class ProcessorNode:
         if kind is TableChange:
             return results[0].apply(batch, self)  # type: ignore[no-any-return]
         # Exact types: anything else, such as a subclass of Record, is looked at one by one.
-        if (kind is None or kind is not batch.kind) and not all(map(self.value_test(batch), kinds)):
-            return _Routing(self, batch, results).outcome()
+        if kind is None or batch.holds_records or (kind is not batch.kind and kind is not self._usual_kind):
+            if not all(map(self.value_test(batch), kinds)):
+                return _Routing(self, batch, results).outcome()
+            self._usual_kind = None if batch.holds_records else kind
         if batch.holds_records and any(map(is_not, filter(None, results), compress(batch.records, results))):
             for record, original in zip(filter(None, results), compress(batch.records, results), strict=True):
                 record.position = record.position or original.position
@@ -163,10 +169,13 @@ class ProcessorNode:
         """Return the test for the types of values that may leave this node in place of those of a batch."""
         return RECORD_TYPES.__contains__ if batch.holds_records else is_payload
 
-    def _filter_out(self, batch: Batch, results: list[Any], kind: type | None, gone: list[int]) -> Batch:
-        """Return the batch of these results, without those at the indices `gone`, which are None."""
+    def _filter_out(self, batch: Batch, values: list[Any], kind: type | None, gone: list[int]) -> Batch:
+        """Return the batch of these values, without those at the indices `gone`."""
         self.filter(batch, [batch.sequences[index] for index in gone])
-        return batch.without(gone, [result for result in results if result is not None], kind)
+        stays = bytearray(b"\1") * len(values)
+        for index in gone:
+            stays[index] = 0
+        return batch.without(gone, list(compress(values, stays)), kind)
 
     def filter(self, batch: Batch, sequences: list[int]) -> None:
         self._context.meter.filtered += len(sequences)
@@ -258,7 +267,7 @@ class _Generation(NamedTuple):
 class _Routing:
     """Routes the results of one batch: each is kept, filtered, split or refused."""
 
-    def __init__(self, node: ProcessorNode, batch: Batch, results: Results) -> None:
+    def __init__(self, node: ProcessorNode, batch: Batch, results: list[Any]) -> None:
         self._node = node
         self._batch = batch
         self._results = results

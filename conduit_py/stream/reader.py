@@ -80,7 +80,7 @@ class Reader:
 
     async def _read_all(self) -> None:
         while n := await self._wait_for_room():
-            if self._calls.is_quick("read"):
+            if "read" in self._calls.quick:
                 # The dispatcher may be waiting for records. It reads until it cannot go on.
                 self._may_pull, self._why_ended = True, None
                 self._buffer.filled.set()
@@ -135,7 +135,7 @@ class Reader:
         """Read a quick source until half a batch is there, or the turn of the dispatcher is over."""
         while self._may_pull:
             n = min(self._buffer.room, self._ledger.credit)
-            self._may_pull = n > 0 and self._calls.is_quick("read")
+            self._may_pull = n > 0 and "read" in self._calls.quick
             if self._may_pull:
                 try:
                     reading = self._calls.call_here("read", n)
@@ -202,7 +202,6 @@ class ReadBuffer:
     """
 
     def __init__(self, batch_size: int, taken: Signal, *, atomic: bool = False) -> None:
-        self.batch_size = batch_size
         self._atomic = atomic
         self.pull: Callable[[], None] = lambda: None
         """Puts records into this buffer if that needs no wait."""
@@ -218,15 +217,15 @@ class ReadBuffer:
         self._held: Reading | None = None
         """All reads as one; their records are joined when they are taken."""
         self._next: Reading | None = None
-        self._count = 0
-        self.half_full = False
+        self._count, self._read_at = 0, 0.0
         self._fitting = batch_size
-        self._read_at = 0.0
+        self.resize(batch_size)
 
-    @property
-    def room(self) -> int:
-        """How many records fit into the batch. Large ones make small batches."""
-        return max(min(self.batch_size, self._fitting) - self._count, 0) if self._next is None else 0
+    def resize(self, batch_size: int) -> None:
+        """Let a batch have at most this many records, fewer if they are large; `room` is how many more fit now."""
+        self.batch_size, self._most = batch_size, min(batch_size, self._fitting)
+        self.room = max(self._most - self._count, 0) if self._next is None else 0
+        self.half_full = 2 * self._count >= self._most
 
     def put(self, reading: Reading, count: int) -> None:
         """Add a reading of `count` records, for which there is room."""
@@ -254,7 +253,7 @@ class ReadBuffer:
                 self._count += count
             # Progress before a record is not lost: the position of that record is beyond it.
             held.position, held.continues = reading.position, reading.continues
-        self.half_full = 2 * self._count >= min(self.batch_size, self._fitting)
+        self.resize(self.batch_size)
         self.filled.set()
 
     def close(self) -> None:
@@ -278,7 +277,7 @@ class ReadBuffer:
         if self._reads:
             held.records = self._reads[0] if len(self._reads) == 1 else join(self._reads)
         taken = held, self._read_at
-        self._reads, self._count, self._held = [], 0, None
+        self._reads, self._count, self._held, self.room = [], 0, None, self._most
         if (following := self._next) is not None:
             self._next = None
             self.put(following, len(following.records))
@@ -314,10 +313,10 @@ class Dispatcher:
                 if reading.schemas:
                     self._schemas = {**self._schemas, **{each.collection: each for each in reading.schemas}}
                 records = reading.records
-                positions = records.positions if isinstance(records, Payloads) else [each.position for each in records]
-                if not positions:
+                if not (records.payloads if isinstance(records, Payloads) else records):
                     self._advance(reading, read_at)
                     continue
+                positions = records.positions if isinstance(records, Payloads) else [each.position for each in records]
                 self._last_position = check_positions(context.node, positions, self._last_position)
                 # Before registration: every message in the ledger counts as part of the open transaction.
                 if not context.commit.admits_at_once:
@@ -338,6 +337,7 @@ class Dispatcher:
                 if (sending := start_chain(self._chain, own.pop(), self._fan_out)) is not None:
                     await sending
         context.commit.finish(context.node)
+        self._ledger.is_closed = True
         self.on_end()
 
     def _advance(self, reading: Reading, read_at: float) -> None:

@@ -16,7 +16,7 @@ from conduit_py.errors import ConduitError, ContractBroken, FatalError, NodeFail
 from conduit_py.exhaustion import unless_exhausted
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
-from conduit_py.inspect.tap import Taps
+from conduit_py.inspect.tap_point import Taps
 from conduit_py.pipeline import Processor
 from conduit_py.sdk.endpoint import EndpointSource
 from conduit_py.sdk.plugin import Options
@@ -179,7 +179,7 @@ class Run:
             await self._open_connector(node, calls)
         for target, calls in wiring.outbox.items():
             await self._open_connector(f"outbox:{target}", calls)
-        self._closers.append((DEAD_LETTERS, wiring.dead_letters.close))
+        self._closers += [(DEAD_LETTERS, wiring.dead_letters.close)] if wiring.dead_letters.closes else []
         await wiring.dead_letters.open()
 
     async def _open_connector(self, node: str, calls: PluginCaller) -> None:

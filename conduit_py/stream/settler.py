@@ -11,12 +11,11 @@ from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import NackNotAllowed, RunError
 from conduit_py.positions import HistoryPoint, PositionHistory, join_positions
 from conduit_py.store.store import Store
-from conduit_py.stream.commit import NodeContext
+from conduit_py.stream.commit import NodeContext, ShardTracker
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored
 from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
-from conduit_py.stream.shard_tracker import ShardTracker
 from conduit_py.stream.signal import PROGRESS_SECONDS, Pace, Signal
 
 SETTLE_SECONDS = 0.005

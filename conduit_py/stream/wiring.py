@@ -6,8 +6,8 @@ from typing import Any
 import trio
 
 from conduit_py.graph.compile import DEAD_LETTERS
-from conduit_py.graph.node import Graph, Node, deferring_processors
-from conduit_py.inspect.tap import Taps
+from conduit_py.graph.node import Graph, Node, deferring_processors, sources_above
+from conduit_py.inspect.tap_point import Taps
 from conduit_py.payloads import estimated_bytes
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.pipeline_settings import RateLimit
@@ -19,17 +19,16 @@ from conduit_py.sdk.source import SourceConnector as SourceConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
-from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, Task
+from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, ShardTracker, Task
 from conduit_py.stream.dead_letters import new_handler
 from conduit_py.stream.fan_out import FanIn, FanOut, run_deferring, run_processors
 from conduit_py.stream.ledger import Ledger
-from conduit_py.stream.meter import LagWatch, Meter
+from conduit_py.stream.meter import LagWatch, Meter, StateGauge
 from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.reader import Dispatcher, ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler
-from conduit_py.stream.shard_tracker import ShardTracker
 from conduit_py.stream.signal import Signal, Throttle
 from conduit_py.stream.snapshot_requests import RequestableCaller, SnapshotRequests
 from conduit_py.stream.writer import Writer
@@ -74,6 +73,8 @@ class Wiring:
         self._read_buffers: dict[str, ReadBuffer] = {}
         self.settlers: dict[str, Settler] = {}
         self._dispatchers: list[Dispatcher] = []
+        self._leaders: list[Ledger] = []
+        """The ledgers of the sources that do not follow others."""
         self._deferrals = {node: commit.new_deferral(node, graph.votes(node)) for node in deferring_processors(graph)}
         self._fan_ins = {
             node.id: FanIn(commit.channel_size) for node in graph.nodes.values() if self._begins_task(node)
@@ -90,7 +91,7 @@ class Wiring:
                 self._make_processor(node, node.declared)
         for node in nodes:
             if isinstance(node.declared, Source):
-                if not isinstance(node.declared.connector, ReplayEntry):
+                if _is_read(node):
                     self._add_source(node, node.declared)
             elif isinstance(node.declared, Destination):
                 self._add_destination(node, node.declared)
@@ -112,6 +113,9 @@ class Wiring:
         now = trio.current_time()
         for id, fan_in in self._fan_ins.items():
             self.meters[id].queued = fan_in.queued
+        for id, state in self._states.items():
+            if self._graph.nodes[id].stateful:
+                self.meters[id].state = StateGauge(len(state), state.size, state.watermark)
         for id, ledger in self.ledgers.items():
             meter, read_at = self.meters[id], ledger.oldest_read_at
             meter.in_flight = ledger.in_flight
@@ -140,6 +144,7 @@ class Wiring:
     def _make_processor(self, node: Node, declared: Processor) -> None:
         state = self._commit.new_state(frozenset(self.outbox) or None)
         if state is not None:
+            state.sources = frozenset(each.id for each in sources_above(self._graph, node.id) if _is_read(each))
             self._states[node.id] = state
         self.processors[node.id] = ProcessorNode(self._context(node), declared, state)
 
@@ -173,7 +178,16 @@ class Wiring:
             self.tasks.append(Task(node.id, source.background, background=True))
         dispatcher = Dispatcher(context, ledger, buffer, chain, fan_out)
         self._dispatchers.append(dispatcher)
+        source.others_done = self._others_done
+        if not source.follows_others:
+            self._leaders.append(ledger)
         self.tasks += [Task(node.id, reader.run), Task(node.id, dispatcher.run)]
+
+    def _others_done(self) -> bool:
+        # Letters that are sent again too: they may be records of the others.
+        replayed = self.ledgers.get(DEAD_LETTERS)
+        is_replaying = replayed is not None and replayed.in_flight > 0
+        return not is_replaying and all(each.is_closed and not each.in_flight for each in self._leaders)
 
     def _source_callers(
         self, node: str, source: SourceConnector[Any], rate: RateLimit | None
@@ -269,6 +283,10 @@ class Wiring:
         return chain, fan_out
 
 
+def _is_read(source: Node) -> bool:
+    return not (isinstance(source.declared, Source) and isinstance(source.declared.connector, ReplayEntry))
+
+
 SLICE_SECONDS = 0.1
 """Of a source with a limit, as much is read at once as may be read in so long a time: records flow evenly."""
 
@@ -279,9 +297,7 @@ class LimitedReads(PluginCaller):
     def __init__(self, rate: RateLimit, *args: Any) -> None:
         super().__init__(*args)
         self._throttle = Throttle(rate)
-
-    def is_quick(self, name: str) -> bool:
-        return False
+        self.quick = frozenset()
 
     async def __call__(self, name: str, *args: Any) -> Any:
         if name != "read":

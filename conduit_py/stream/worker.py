@@ -1,10 +1,10 @@
-"""WorkerPool and ProcessorWorker: apply a processor to batches, with condition, retries, workers and threads."""
+"""WorkerPool and ProcessorWorker: apply a processor to batches, with condition, retries and workers."""
 
+import math
 import random
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
-from itertools import islice
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from operator import length_hint
 from typing import Any
 
 import trio
@@ -31,6 +31,7 @@ from conduit_py.stream.processor_calls import (
     with_atomic_state,
     with_retries,
 )
+from conduit_py.stream.worker_process import PARTS, WorkerProcess, worker_processes
 from conduit_py.user_errors import as_plugin_error
 
 
@@ -39,7 +40,7 @@ class WorkerPool:
 
     `results` returns one result per record, or an awaitable of them, and raises only fatal errors. A record that `when`
     excludes is its own result. A batch that holds payloads has payloads as results, unless something asked for its
-    records. Invariant 1: with several workers a batch is cut into as many parts, whose results are joined in order.
+    records. Invariant 1: with several workers a batch is cut into parts, whose results are joined in order.
     """
 
     results: Callable[[Batch], Results | Awaitable[Results]]
@@ -51,11 +52,12 @@ class WorkerPool:
         self._meter = meter
         self._errors = PluginErrors(node, "process")
         in_thread, plugin = declared.workers > 1, declared.processor
-        self._workers = [
+        self._processes = worker_processes(node, declared) if declared.where == "process" else []
+        self._workers: Sequence[ProcessorWorker | WorkerProcess] = self._processes or [
             ProcessorWorker(node, plugin.fresh(), always_in_thread=in_thread, state=state)
             for _ in range(declared.workers)
         ]
-        self.results = self._share_out if declared.workers > 1 else partial(self._run, self._workers[0])
+        self.results = self._share_out if declared.workers > 1 else self._run
         if declared.retry.attempts > 1:
             self.results = with_retries(self.results, declared.retry, meter, rng)
         if declared.when is not None:
@@ -63,18 +65,21 @@ class WorkerPool:
         # A condition and a retry look at the records, so decoding into the type would only cost a way back.
         plain = declared.when is None and declared.retry.attempts == 1
         self.decodes_into = self._workers[0].decodes_into if plain else None
-        self.opened: list[ProcessorWorker] = []
-        """The workers that `close_all` has to close, also after a failed `open`."""
+        # What `close_all` has to close, also after a failed `open`.
+        self.opened: list[ProcessorWorker | WorkerProcess] = []
 
     async def open(self) -> None:
+        for process in self._processes:
+            # All of them first: a process takes longer to start than most processors to open.
+            self.opened.append(process)
+            process.start()
         for worker in self._workers:
             # Before `open`: a processor whose `open` failed may hold resources that `close` releases.
-            self.opened.append(worker)
+            self.opened += [] if self._processes else [worker]
             self._meter.drift_counts += filter(None, [await worker.open()])
 
-    def _run(self, worker: "ProcessorWorker", batch: Batch) -> Results | Awaitable[Results]:
-        # Not the clock of trio, which costs more to read: nothing waits here.
-        started = time.perf_counter()
+    def _run(self, batch: Batch, number: int = 0) -> Results | Awaitable[Results]:
+        worker = self._workers[number]
         try:
             if worker.state is not None:
                 worker.state.enter(batch)
@@ -86,9 +91,11 @@ class WorkerPool:
                 raise
             # As a result, not raised, so that the retry policy applies. The error blames no single record.
             results = [error] * len(batch)
-        if not isinstance(results, list):
+            if isinstance(worker, ProcessorWorker):
+                worker.seconds = worker.stay.now() - worker.started_at
+        if not isinstance(results, (SameResults, list)):
             return self._run_slowly(results, len(batch))
-        self._meter.calls.observe(time.perf_counter() - started)
+        self._meter.calls.observe(worker.seconds)
         return results
 
     async def _run_slowly(self, pending: Awaitable[Results], count: int) -> Results:
@@ -105,17 +112,21 @@ class WorkerPool:
         if not self._workers[0].takes_payloads:
             # Asked of the whole batch before it is cut: that it holds records says what the results mean.
             _ = batch.records
-        size = -(-len(batch) // len(self._workers))
+        # Processes take one part after another: a quick one takes more of them, and the last is soon done.
+        count = len(self._workers)
+        size = -(-len(batch) // (count * (PARTS if self._processes else 1)))
         parts = [range(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
         results: list[list[Any]] = [[] for _ in parts]  # Invariant 1: joined in the order of the parts.
+        rest = iter(range(count, len(parts)))
 
         async def work(number: int) -> None:
-            results[number] = await finish(self._run(self._workers[number], batch.select(parts[number])))
+            for part in chain((number,), rest):
+                results[part] = await finish(self._run(batch.select(parts[part]), number))
 
         async with trio.open_nursery() as nursery:
-            for number in range(len(parts)):
+            for number in range(min(count, len(parts))):
                 nursery.start_soon(work, number)
-        return [result for part in results for result in part]
+        return list(chain.from_iterable(results))
 
 
 class ProcessorWorker:
@@ -136,18 +147,15 @@ class ProcessorWorker:
         self._processor = processor
         self._by_batch = processor.by_batch or processor.by_table
         self._form = _CallForm(node, processor, state)
-        self._in_thread = always_in_thread or self._blocks(processor)
+        opens = not isinstance(processor, FunctionProcessor) and not self._caller.inherits("open")
+        self._in_thread = always_in_thread or (opens if processor.blocking is None else processor.blocking)
         self.stay = ThreadStay()
+        # Of the last `run` in the event loop, by a clock that is cheaper than trio's.
+        self.started_at = self.seconds = 0.0
         self.decodes_into = self._form.decodes_into
         self.takes_payloads = self._form.takes_payloads
-        self.state = self._form.state
-        """Call its `enter` with a batch before `run`."""
+        self.state = self._form.state  # its `enter` is called with a batch before `run`
         self.run = self._way()
-
-    def _blocks(self, processor: ProcessorPlugin[Any]) -> bool:
-        if processor.blocking is not None:
-            return processor.blocking
-        return not isinstance(processor, FunctionProcessor) and not self._caller.inherits("open")
 
     def _way(self) -> Callable[[Batch], Results | Awaitable[Results]]:
         if self._form.is_async:
@@ -176,35 +184,35 @@ class ProcessorWorker:
     async def _call_at_edge(self, name: str) -> None:
         """Call `open` or `close` in the thread of `process`: a resource may be usable only where it was opened."""
         method = getattr(self._processor, name)
-        if self._in_thread and not is_async(method):
-            await self._caller.in_thread(method, final=name == "close")
-        else:
-            await self._caller(name)
+        in_thread = self._in_thread and not is_async(method)
+        await (self._caller.in_thread(method, final=name == "close") if in_thread else self._caller(name))
 
     def _run_each_here(self, batch: Batch) -> Results | Awaitable[Results]:
         """Run in the event loop; a processor that proves slow moves to a thread with the rest of the batch."""
         call, values = self._form.of(batch)
-        if self._processor.blocking is False:
-            return each(call, iter(values), len(values), SameResults())
-        results = SameResults()
-        results.gone = []
-        clock, slow_seconds, count, done = self.stay.clock, self.stay.slow_seconds, len(values), 0
-        started, seconds, rest = clock.start(), 0.0, iter(values)
+        results, rest, count, done = SameResults(values), iter(values), len(values), 0
+        stay, now = self.stay, self.stay.now
+        if (started := now()) >= stay.asks_at:
+            started = stay.start()
+        self.started_at, seconds = started, 0.0
+        slow_seconds = math.inf if self._processor.blocking is False else stay.slow_seconds
         while done < count and seconds <= slow_seconds:
             # Sixteen times as many each time: the clock is read seldom, and a call that blocks is noticed at the first.
             each(call, rest, min(16 * done + 1, count) - done, results)
-            # I17: records behind a deferred one are deferred with it.
-            if results.gone is None and isinstance(results[-1], Defer):
-                results += [Defer()] * (count - len(results))
-            done, seconds = len(results), clock.seconds_since(started)
+            # All of them, if one was deferred.
+            done = min(16 * done + 1, count) if results.gone is not None else len(results.others)
+            if (seconds := now() - started) > slow_seconds:
+                seconds = stay.clock.seconds_since(started)
+        self.seconds = seconds
         if seconds > slow_seconds:
             self._move_to_thread(seconds)
         return results if done == count else self._caller.in_thread(each, call, rest, count - done, results)
 
-    def _run_batch_here(self, batch: Batch) -> list[Any]:
-        results, seconds = self.stay.time(self._call_sync, batch)
-        if self._processor.blocking is None and seconds > self.stay.slow_seconds:
-            self._move_to_thread(seconds)
+    def _run_batch_here(self, batch: Batch) -> Results:
+        self.started_at = self.stay.now()
+        results, self.seconds = self.stay.time(self._call_sync, batch)
+        if self._processor.blocking is None and self.seconds > self.stay.slow_seconds:
+            self._move_to_thread(self.seconds)
         return results
 
     def _move_to_thread(self, seconds: float) -> None:
@@ -212,17 +220,17 @@ class ProcessorWorker:
         self._in_thread = True
         self.run = self._way()
 
-    async def _run_in_thread(self, batch: Batch) -> list[Any]:
+    async def _run_in_thread(self, batch: Batch) -> Results:
         results, seconds = await self._caller.in_thread(self.stay.time, self._call_sync, batch)
         if self.stay.is_over(seconds):
             self._in_thread = False
             self.run = self._way()
         return results  # type: ignore[no-any-return]
 
-    def _call_sync(self, batch: Batch) -> list[Any]:
+    def _call_sync(self, batch: Batch) -> Results:
         call, values = self._form.of(batch)
         if not self._by_batch:
-            return each(call, iter(values), len(values), SameResults())
+            return each(call, iter(values), len(values), SameResults(values))
         try:
             return self._check(call(values), len(batch))
         except RunError:
@@ -248,27 +256,24 @@ class ProcessorWorker:
             except RunError:
                 raise
             except Defer as deferral:
-                return _defer_rest(deferral, results, len(batch))
+                # I17: records behind a deferred one are deferred with it, without being processed.
+                return [*results, deferral, *[Defer()] * (len(batch) - len(results) - 1)]
             except BaseException as error:  # plugin boundary: the processor is the user's
                 results.append(as_plugin_error(error))
         return results
 
     def _check(self, results: Any, count: int) -> list[Any]:
-        try:
-            checked: list[Any] = list(results)
-        except TypeError:
-            kind = type(results).__name__
-            raise ContractBroken(self._node, f"must return one result per record of the batch, not {kind}") from None
+        if not isinstance(results, Iterable):
+            rule = f"must return one result per record of the batch, not {type(results).__name__}"
+            raise ContractBroken(self._node, rule)
+        checked: list[Any] = list(results)
         if len(checked) != count and not (checked and type(checked[0]) is TableChange):
             raise ContractBroken(self._node, f"returned {len(checked)} results for a batch of {count} records")
         return checked
 
 
 class _CallForm:
-    """What the processor of a worker is called with: records, payloads, or a batch.
-
-    A processor that takes payloads gets those of a batch without records, unless it uses state or metadata.
-    """
+    """What a processor is called with: records, a batch, or payloads, if it takes those and no state or metadata."""
 
     def __init__(self, node: str, processor: ProcessorPlugin[Any], state: State | None) -> None:
         self._on_payload = self._on_record = call = processing_method(node, processor)
@@ -295,6 +300,9 @@ class _CallForm:
 
     def of(self, batch: Batch) -> tuple[Callable[[Any], Any], Any]:
         """Return the call, and what to call it with: the values one by one, or all of them by batch."""
+        # Mostly all batches have payloads of one type: whether it is accepted need not be asked each time.
+        if batch.kind is self._accepted:
+            return self._on_payload, batch.payloads
         kind = self._payload_type
         if self._by_table and batch.table is not None:
             return self._on_record, batch
@@ -304,46 +312,39 @@ class _CallForm:
             return self._on_record, batch.copy(deep=False) if self._by_batch else records
         if self._by_batch:
             return on_payloads(self._on_payload, kind, batch, is_async=self.is_async), list(batch.payloads)
-        # Mostly all batches have payloads of one type: whether it is accepted need not be asked each time.
-        if batch.kind is self._accepted or kind.accepts(batch.kind):
+        if kind.accepts(batch.kind):
             self._accepted = batch.kind
             return self._on_payload, batch.payloads
         return on_any(self._on_payload, kind.convert, is_async=self.is_async), batch.payloads
 
 
 def each(call: Callable[[Any], Any], rest: Iterator[Any], count: int, results: SameResults) -> SameResults:
-    """Add the result or error of `call` for each of the next `count` records or payloads to `results`; return it."""
-    stop = len(results) + count
-    # Results before an error stay in the list, so the loop continues behind it.
-    while (count := stop - len(results)) > 0:
+    """Note the result or error of `call` for each of the next `count` of the values in `results`; return it."""
+    size = len(results.values)
+    # An error ends a loop, and the next one continues behind it.
+    stop = size - length_hint(rest) + count
+    while (index := size - length_hint(rest)) < stop:
         try:
             if results.gone is None:
-                results.extend(map(call, islice(rest, count)))
-                # StopIteration ends the map as if there were no more records, and the rest would be lost.
-                if len(results) < stop:
-                    raise StopIteration
-                break
-            for value in islice(rest, count):
-                results.append(result := call(value))
-                if result is not value:
+                others = results.others
+                for value in islice(rest, stop - index):
+                    others.append(call(value))
+                continue
+            for value in islice(rest, stop - index):
+                if (result := call(value)) is not value:
                     if result is not None:
-                        results.gone = None
+                        results.note(result, size - length_hint(rest) - 1)
                         break
-                    results.gone.append(len(results) - 1)
+                    results.gone.append(size - length_hint(rest) - 1)
         except RunError:
             raise
         except Defer as deferral:
-            results[:], results.gone = _defer_rest(deferral, results, stop), None
+            results.note(deferral, size - length_hint(rest) - 1)
+            # I17: records behind a deferred one are deferred with it, without being processed.
+            results.others += [Defer()] * (size - len(results.others))
+            break
         except StopIteration:
-            results.append(RuntimeError("the processor raised StopIteration"))
-            results.gone = None
+            results.note(RuntimeError("the processor raised StopIteration"), size - length_hint(rest) - 1)
         except BaseException as error:  # plugin boundary: the processor is the user's
-            results.append(as_plugin_error(error))
-            results.gone = None
+            results.note(as_plugin_error(error), size - length_hint(rest) - 1)
     return results
-
-
-def _defer_rest(deferral: Defer, results: list[Any], count: int) -> list[Any]:
-    """Return results in which every record behind the deferred one is deferred too, without being processed."""
-    behind: list[Any] = [Defer()] * (count - len(results) - 1)
-    return [*results, deferral, *behind]

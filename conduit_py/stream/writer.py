@@ -12,7 +12,7 @@ from conduit_py.batch import Batch, Span
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import RecordRefused, RunError, TransientError
-from conduit_py.inspect.tap import Look
+from conduit_py.inspect.tap_point import Look
 from conduit_py.pipeline import Destination
 from conduit_py.record import count_records
 from conduit_py.sdk.destination import FLUSH_SECONDS, AckMode, refusal_text
@@ -45,7 +45,7 @@ class Writer:
         self._tap_point = context.tap_point
         self._when = declared.when
         self._adapter = adapter = declared.write_adapter
-        self._call_write = partial(calls, "write") if adapter is None else partial(adapter.write, calls)
+        self._call_write = partial(calls, "write") if adapter is None else adapter.bind(calls)
         self._retry = declared.retry
         # In a transaction, writes become durable when the destination is staged.
         self._staged = context.commit.stages(declared.connector)
@@ -66,7 +66,8 @@ class Writer:
         self._errors = PluginErrors(context.node, "write")
         self._look: Look | None = None
         # While a commit waits for a flush, every source waits. Then transactions decide how many records share one.
-        seconds_max = FLUSH_SECONDS if context.commit.awaits_flushes else math.inf
+        at_once = context.commit.awaits_flushes or (adapter is not None and adapter.whole)
+        seconds_max = FLUSH_SECONDS if at_once else math.inf
         self._flush_seconds = min(declared.connector.flush_seconds, seconds_max)
         self._pace = Pace(self._flush_seconds)
         self._flush_records = declared.connector.flush_records
@@ -74,6 +75,8 @@ class Writer:
         self._unflushed_count = 0
         self._look_at = -math.inf
         """When to look whether a flush is due."""
+        self._is_idle = False
+        """True while the task waits for its inbox and nothing was sent to it. To ask the channel costs some calls."""
 
     async def run(self) -> None:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
@@ -115,8 +118,12 @@ class Writer:
                     if self._limit is not None and (due_at := self._limit.due_at) < math.inf:
                         # Not only when it is due: the window may be full before.
                         self._rest.deadline = min(self._rest.deadline, due_at, trio.current_time() + Pace.SECONDS_MAX)
-                with self._rest:
-                    return await self._inbox.receive()
+                self._is_idle = True
+                try:
+                    with self._rest:
+                        return await self._inbox.receive()
+                finally:
+                    self._is_idle = False
                 if self._limit is not None:
                     await self._write_in_parts(self._limit)
                 await self._flush()
@@ -130,12 +137,14 @@ class Writer:
         """
         if (
             not self._is_plain
-            or not self._calls.is_quick("write")
+            or "write" not in self._calls.quick
             or self._tap_point.taps
             or self._context.commit.holds_writes
             # Invariant 1: the writer waits for its inbox, so everything that was sent before is written.
-            or (by_sender and not self._inbox.statistics().tasks_waiting_receive)
+            or (by_sender and not self._is_idle)
         ):
+            # The batch goes through the inbox, and so must those behind it until the writer waits again.
+            self._is_idle = False
             return False
         try:
             try:

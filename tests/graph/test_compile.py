@@ -3,10 +3,24 @@
 from typing import Any
 
 import pytest
+from conduit_connectors import clock
+from conduit_processors import field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py import DeadLetters, Destination, Pipeline, Processor, RateLimit, Record, Retry, Source, Spark
+from conduit_py import (
+    DeadLetters,
+    Destination,
+    Pipeline,
+    Processor,
+    RateLimit,
+    Record,
+    Retry,
+    Source,
+    Spark,
+    State,
+    processor,
+)
 from conduit_py.errors import PipelineInvalid
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
@@ -353,3 +367,22 @@ def test_limits_that_spark_does_not_hold_are_problems_there_and_only_there() -> 
         "destinations.x.batch_seconds",
     ]
     assert all('engine "trio"' in (each.suggestion or "") and each.line for each in limits)
+
+
+def test_a_processor_that_would_refuse_the_ticks_of_a_clock_is_a_problem() -> None:
+    @processor(state=True)
+    def count(record: Record, state: State) -> Record:
+        return record
+
+    def made(*processors: Any, before: Any = ()) -> Pipeline:
+        sources = [source("a", *before), Source("clock", clock.Source())]
+        return pipeline(sources, processors, delivery="exactly_once")
+
+    def convert(**settings: Any) -> Processor:
+        return Processor("convert", field.Convert(field="a", type="int"), **settings)
+
+    found = [problem for problem in mistakes(made(convert(), count)) if problem[0] == "processors.convert"]
+    assert found == [("processors.convert", "gets the ticks of 'clock' too, which are for 'count'")]
+    by_hand = made(step("by-hand"), count), made(convert(when=same), count)
+    for right in (made(count, before=[convert()]), *by_hand, made(count, convert())):
+        assert not [path for path, message in mistakes(right) if "ticks" in message]

@@ -1,4 +1,5 @@
-"""The driver of a kill run: a file of numbers, filtered, split and refused, exactly once into parquet and PostgreSQL.
+"""The driver of a kill run: a file of numbers, filtered, split and refused, exactly once into Parquet, Delta, Iceberg
+and PostgreSQL: what executors prepare, and what they stage themselves.
 
 `soak_driver.py FOLDER MASTER URL PART_SIZE` runs the pipeline on that cluster into the database at URL. Whenever more
 is acked it prints how much; it exits with 0 when everything is done, and with 3 when it has failed.
@@ -15,7 +16,8 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 import trio
-from conduit_connectors import file, postgres, spark
+from conduit_connectors import delta, file, iceberg, parquet, postgres, spark
+from lake_tables import catalog_of
 from spark_cluster import DEEP_STACK, SMALL_CONF
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, TransactionLimits, processor
@@ -79,12 +81,20 @@ def split(record: Record) -> list[Record]:
 
 def pipeline(folder: Path, url: str) -> Pipeline:
     columns = "id BIGINT, part STRING, digest STRING"
+    typed = {"id": "int64", "part": "string", "digest": "string"}
+    lake_columns = {"id": "long", "part": "string", "digest": "string"}
     return Pipeline(
         "soak",
         sources=[Source("in", file.Source(path=folder / "in.jsonl", format="json"))],
         processors=[filtered, refused, split],
         destinations=[
             Destination("lake", spark.Destination(path=str(folder / "lake"), columns=columns)),
+            Destination("dataset", parquet.Destination(path=folder / "dataset", columns=typed)),
+            Destination("delta", delta.Destination(path=str(folder / "delta"), columns=lake_columns)),
+            Destination(
+                "iceberg",
+                iceberg.Destination(table="db.t", catalog=catalog_of(folder / "iceberg"), columns=lake_columns),
+            ),
             Destination("rows", postgres.Destination(url=url, table="numbers")),
         ],
         dead_letters=DeadLetters(file.Destination(path=folder / "dead.jsonl", format="json")),

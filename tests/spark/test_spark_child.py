@@ -1,6 +1,6 @@
 """A pipeline in a process of its own, as servers run those on Spark; here without Java, which makes no difference.
 
-Invariants C1 to C4 of `conduit_py/spark/child/supervisor.py`.
+Invariants C1 to C4 of `conduit_py/child/supervisor.py`.
 """
 
 import json
@@ -21,8 +21,8 @@ from conduit_connectors import file, generator
 from warm_python import WarmPython
 
 from conduit_py import Destination, Pipeline, Recovery, Source, processor, sdk
+from conduit_py.child.supervisor import ChildSupervisor
 from conduit_py.errors import StateFailed
-from conduit_py.spark.child.supervisor import ChildSupervisor
 from conduit_py.status import Status, Stopper
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import StoredEntry
@@ -247,7 +247,7 @@ async def test_what_a_child_logs_and_says_is_in_the_log_of_the_server(
     await ChildSupervisor(pipeline(tmp_path, count=1, processors=[chatty]), MemoryStore()).run()
 
     assert ("conduit_py.chatty", logging.WARNING, "made: number 0") in caplog.record_tuples
-    assert ("conduit_py.spark", logging.INFO, "made: out of the blue") in caplog.record_tuples
+    assert ("conduit_py", logging.INFO, "made: out of the blue") in caplog.record_tuples
 
 
 async def test_the_user_has_the_last_word_when_the_system_stops_it_too(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ from pathlib import Path
 import trio
 from conduit_connectors import file, generator
 from conduit_py import Destination, Pipeline, Source
-from conduit_py.spark.child.supervisor import ChildSupervisor
+from conduit_py.child.supervisor import ChildSupervisor
 from conduit_py.store.sqlite.store import SqliteStore
 
 async def main():

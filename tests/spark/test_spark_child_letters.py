@@ -10,8 +10,8 @@ import trio
 from conduit_connectors import file, generator
 
 from conduit_py import DeadLetters, Destination, Pipeline, Retention, Source, processor
+from conduit_py.child.supervisor import ChildSupervisor
 from conduit_py.pipeline_settings import Delivery
-from conduit_py.spark.child.supervisor import ChildSupervisor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store

@@ -1,5 +1,6 @@
 """`conduit-py run --engine spark` where something is missing: what to do is said, and nothing is started."""
 
+import json
 import os
 import socket
 import subprocess
@@ -11,11 +12,11 @@ from warm_python import run_command
 
 FILE = """
 from conduit_py import Destination, Pipeline, Source, Spark
-from conduit_connectors import file, sqlite_queue
+from conduit_connectors import file, objects, parquet, sqlite_queue, stdio
 pipeline = Pipeline(
     "copy",
     sources=[Source("in", {source})],
-    destinations=[Destination("out", file.Destination(path="out.txt"))],{engine}
+    destinations=[Destination("out", {destination})],{engine}
 )
 """
 QUEUE = 'sqlite_queue.Source(path="queue.db")'
@@ -35,11 +36,13 @@ def run(
     command: str = "run",
     program: str = "",
     source: str = 'file.Source(path="in.txt")',
+    destination: str = 'file.Destination(path="out.txt")',
     engine: str = "",
     **environment: str,
 ) -> tuple[int, str]:
     """The exit code and what was said."""
-    (folder / "plain.py").write_text(FILE.format(source=source, engine=engine and f"\n    engine={engine},"))
+    engine = engine and f"\n    engine={engine},"
+    (folder / "plain.py").write_text(FILE.format(source=source, destination=destination, engine=engine))
     (folder / "in.txt").write_text("one\n")
     arguments = (command, "plain.py", *options)
     if program:
@@ -100,11 +103,57 @@ def test_check_warns_of_settings_that_open_spark_to_others(tmp_path: Path) -> No
     ("source", "said"),
     [
         ('file.Source(path="in.txt")', "in is read by the executors: it is divided into parts"),
-        ('file.Source(path="in.txt", tail=True)', "in is read by the driver: it cannot be divided into parts"),
+        ('file.Source(path="in.txt", tail=True)', "in is read by the driver: it waits for more at the end"),
+        ("stdio.Source()", "in is read by the driver: a process has one standard input"),
     ],
 )
 def test_check_says_which_process_reads_each_source(tmp_path: Path, source: str, said: str) -> None:
-    assert said in run(tmp_path, command="check", source=source, engine='"spark"')[1]
+    assert said in run(tmp_path, "--engine", "spark", command="check", source=source)[1]
+
+
+def test_check_says_it_in_json_too(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "--engine", "spark", "--json", command="check")
+    [pipeline] = json.loads(said)["pipelines"]
+
+    assert code == 0
+    assert pipeline["engine"] == "spark"
+    assert pipeline["read"] == {"in": {"by": "executors", "why": "it is divided into parts, one for each task"}}
+    assert pipeline["written"]["out"]["way"] == "prepared by executors"
+
+
+@pytest.mark.parametrize(
+    ("destination", "said"),
+    [
+        ('file.Destination(path="out.txt")', "out is prepared by executors: a part comes to the driver as one batch"),
+        ('objects.Destination(url="out")', "out is staged by executors: each task writes its part at the place itself"),
+        ('objects.Destination(url="out")', "exactly once: out shows the files of a transaction, whoever wrote them"),
+        ('parquet.Destination(path="out")', "out is written by the driver: its columns are those of the first records"),
+    ],
+)
+def test_check_says_which_process_writes_each_destination(tmp_path: Path, destination: str, said: str) -> None:
+    engine = '"spark", delivery="exactly_once"'
+    source = 'file.Source(path="in.txt", format="json")'
+    assert said in run(tmp_path, command="check", source=source, destination=destination, engine=engine)[1]
+
+
+def test_clear_removes_what_tasks_have_staged_and_nobody_needs(tmp_path: Path) -> None:
+    """Those of a run that was killed long ago; what is younger may be of a run that goes on."""
+    left = [tmp_path / f"out/_conduit/run-{name}/{'0' * 12}-x.jsonl" for name in ("old", "new")]
+    for path in left:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    os.utime(left[0], (0, 0))
+    (tmp_path / "plain.py").write_text(
+        FILE.format(
+            source='file.Source(path="in", format="json")', destination='objects.Destination(url="out")', engine=""
+        )
+    )
+    ran = run_command("spark", "clear", "plain.py", cwd=tmp_path)
+    again = run_command("spark", "clear", "plain.py", "--hours", "0", "--json", cwd=tmp_path)
+
+    assert (ran.returncode, ran.stdout) == (0, "copy: out: removed 1 files, left 1 that may still be needed\n")
+    assert json.loads(again.stdout) == {"destinations": [{"pipeline": "copy", "node": "out", "removed": 1, "left": 0}]}
+    assert not any(path.parent.exists() for path in left)
 
 
 def test_check_refuses_what_cannot_run_on_the_spark_that_the_file_names(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from conduit_connectors import memory
-from engine_world import World, kept, no_good, sorted_out
+from engine_world import EVERY_WAY, World, kept, no_good, sorted_out
 
 from conduit_py import pipeline as p
 from conduit_py.batch import Batch
@@ -28,6 +28,15 @@ def refusing(*numbers: int) -> Any:
     return judge
 
 
+def delivered_in_order(numbers: list[int], world: World) -> list[int]:
+    """These numbers without what a change to writing record by record has repeated: parts written and not yet acked."""
+    in_order = next((place for place, number in enumerate(numbers) if number != place), len(numbers))
+    if not world.prepares or in_order == len(numbers) or numbers[in_order] > in_order:
+        return numbers
+    return numbers[: numbers[in_order]] + numbers[in_order:]
+
+
+@EVERY_WAY
 async def test_without_a_handler_the_first_refused_record_stops_it(world: World) -> None:
     """All before it are delivered and acked, and the next run begins with it."""
     world.write(range(500))
@@ -41,7 +50,7 @@ async def test_without_a_handler_the_first_refused_record_stops_it(world: World)
     assert state.error is not None
     assert (state.error.code, state.error.node) == ("dead_letter.not_allowed", "judge")
     assert state.error.message == "judge refused a record: no 300"
-    assert delivered[:300] == list(range(300))
+    assert delivered_in_order(delivered, world)[:300] == list(range(300))
     assert again.status is Status.COMPLETED, again.error
     # What was on its way behind it may have arrived before: at least once, in order.
     assert world.numbers()[len(delivered) :] == list(range(300, 500))
@@ -116,6 +125,7 @@ async def test_a_letter_that_cannot_be_kept_stops_it_and_its_record_is_never_ack
     assert sorted(set(world.numbers())) == [n for n in range(500) if n not in (10, 300, 301)]
 
 
+@EVERY_WAY
 async def test_records_that_a_destination_refuses_are_letters_of_it(world: World) -> None:
     world.write(range(500))
 
@@ -260,13 +270,15 @@ def _drain(world: World) -> Iterable[int]:
     return refused
 
 
+@EVERY_WAY
 async def test_letters_of_a_transaction_are_there_once(world: World) -> None:
     """Exactly once: a transaction that fails takes its letters with it, and the next run writes them."""
     world.write(range(600))
 
+    marker = world.path("out").with_suffix(".failed")
+
     class FailsOnce(world.kind):  # type: ignore[misc, name-defined]
         def stage(self) -> bytes | None:
-            marker = self.options.path.with_suffix(".failed")
             if not marker.exists():
                 marker.touch()
                 raise ConnectionError("not now")
@@ -282,6 +294,6 @@ async def test_letters_of_a_transaction_are_there_once(world: World) -> None:
         state = await world.run(pipeline, store)
 
     assert state.status is Status.COMPLETED, state.error
-    assert world.path("out").with_suffix(".failed").exists()
+    assert marker.exists()
     assert world.numbers() == kept(range(600))
     assert world.refused() == no_good(range(600))

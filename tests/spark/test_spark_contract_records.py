@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conduit_connectors import memory
-from engine_world import World, kept, no_good, sorted_out
+from engine_world import EVERY_WAY, STAGED, World, kept, no_good, sorted_out
 
 from conduit_py import pipeline as p
 from conduit_py.batch import Batch
@@ -16,6 +16,7 @@ from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.meter import Progress
 
 
+@EVERY_WAY
 async def test_records_are_filtered_split_and_refused_in_order(world: World) -> None:
     world.write(range(1000))
     supervisor = world.supervisor(world.pipeline(sorted_out))
@@ -33,6 +34,7 @@ async def test_records_are_filtered_split_and_refused_in_order(world: World) -> 
     assert progress.filtered == sum(n % 3 == 2 and n % 7 != 6 for n in range(1000))
 
 
+@EVERY_WAY
 async def test_several_sources_fan_out_to_several_destinations(world: World) -> None:
     """Branches by condition, by source and by processors of their own: none sees what another does to a record."""
     world.write(range(300))
@@ -155,7 +157,7 @@ async def test_output_letters_positions_and_counts_are_the_same_on_both_engines(
 
     positions, letters, outputs, counted = seen["trio"]
     assert len(letters) > 50
-    for way in ("spark", "spark-prepared"):
+    for way in ("spark", "spark-prepared", STAGED):
         assert seen[way][0] == positions
         assert seen[way][1] == letters
         # Of each record the same pieces with the same delivery keys, in the same order.

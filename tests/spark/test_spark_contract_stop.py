@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from engine_world import World, kept, sorted_out
+from engine_world import EVERY_WAY, World, kept, sorted_out
 
 from conduit_py.backoff import Recovery
 from conduit_py.errors import TransientError
@@ -23,6 +23,7 @@ async def until_made(path: Path) -> None:
         await trio.sleep(0.02)
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 async def test_a_graceful_stop_settles_what_was_read_and_the_next_run_does_the_rest(
     world: World, delivery: str

@@ -111,6 +111,10 @@ def test_other_file_systems_keep_the_same_promises(tmp_path: Path, spark: SparkS
     assert len(again.written) == 4
     assert again.next == 3
     assert not folder.create("_conduit/format", b"other")
+    (tmp_path / "lake" / stage_folder("8")).mkdir(parents=True)
+    with pytest.raises(OSError, match="could not be renamed"):
+        # Somebody else's: what is staged would never be seen.
+        folder.move(stage_folder("8"), batch_folder(0))
 
 
 def test_no_run_uses_the_stages_of_another(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:

@@ -26,7 +26,7 @@ LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 FILE = """
 import json, os, time
 from pathlib import Path
-from conduit_connectors import file, postgres, spark
+from conduit_connectors import file, objects, postgres, spark
 from conduit_py import Destination, Pipeline, Source, Spark, processor
 
 GIVEN = json.loads(Path(os.environ["GIVEN"]).read_text())
@@ -51,7 +51,11 @@ pipeline = Pipeline(
     "guarded",
     sources=[Source("in", file.Source(path=Path("in.jsonl").absolute(), format="json"))],
     processors=[score],
-    destinations=[Destination("out", tables())],
+    # The keys of a store go to executors that write, whatever the store is: M8.
+    destinations=[
+        Destination("out", tables()),
+        Destination("lake", objects.Destination(url=str(Path("lake").absolute()), s3_secret_key=KEY)),
+    ],
     engine=Spark(master=GIVEN["master"], conf=GIVEN["conf"], start_seconds=300),
 )
 """
@@ -181,6 +185,7 @@ def test_a_local_spark_shows_nothing(tmp_path: Path, table: str) -> None:
     seen = watch_run(tmp_path, {"master": "local[2]", "url": with_password(table), "conf": conf})
 
     assert_nothing_is_seen(seen)
+    assert len(list((tmp_path / "lake").glob("part-*"))) == 1
     assert "redacted" in seen.conf["spark.authenticate.secret"]
     assert "redacted" in seen.conf["spark.hadoop.fs.azure.account.key.store"]
 

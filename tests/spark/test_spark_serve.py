@@ -82,7 +82,7 @@ class Site:
 
     def child(self) -> int:
         """The process of the pipeline on Spark."""
-        return children(self.running.process.pid, "conduit_py.spark.child.program")[0]
+        return children(self.running.process.pid, "conduit_py.child.program")[0]
 
     def java(self) -> int:
         return children(self.child(), "org.apache.spark.deploy.SparkSubmit")[0]

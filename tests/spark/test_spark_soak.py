@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle, zip_longest
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from lake_tables import iceberg_table
 from process_tree import processes
 from spark_cluster import SparkCluster
 from warm_python import WarmPython
@@ -171,7 +173,15 @@ def test_every_record_is_there_once_whatever_was_killed(
     assert all(kills[what] >= LIVES for what in ("executor", "driver"))
     assert min(kills["worker"], kills["Python worker"]) >= 1
     assert_same(in_database(postgres), expected())
-    assert_same(in_files(tmp_path / "lake"), expected())
+    assert_same(in_files((tmp_path / "lake").glob("batch=*/*.parquet")), expected())
+    assert_same(in_files((tmp_path / "dataset").glob("part-*")), expected())
+    assert_same(in_files(map(Path, DeltaTable(tmp_path / "delta").file_uris())), expected())
+    assert_same(in_files(iceberg_files(tmp_path / "iceberg")), expected())
+    # Of tasks that died, of zombies and of drivers that were killed: nothing that was staged is left.
+    patterns = ("dataset/_conduit", "delta/_conduit", "iceberg/**/_conduit")
+    places = [place for pattern in patterns for place in tmp_path.glob(pattern)]
+    assert len(places) == 3
+    assert [path for place in places for path in place.glob("*/*")] == []
     letters = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert sorted(letter["record"]["payload"]["after"]["id"] for letter in letters) == [
         n for n in range(RECORDS) if not driver.is_filtered(n) and driver.is_refused(n)
@@ -193,9 +203,14 @@ def in_database(url: str) -> Iterator[Row]:
         yield from cursor.execute('SELECT id, part, digest FROM numbers ORDER BY id, part COLLATE "C"')
 
 
-def in_files(lake: Path) -> Iterator[Row]:
-    """What a reader of the folder sees: names that begin with an underscore are not data."""
-    tables = [pq.ParquetFile(path).read() for path in lake.glob("batch=*/*.parquet")]
+def iceberg_files(folder: Path) -> list[Path]:
+    files = iceberg_table(folder).scan().plan_files()
+    return [Path(task.file.file_path.removeprefix("file://")) for task in files]
+
+
+def in_files(paths: Iterable[Path]) -> Iterator[Row]:
+    """What a reader of a folder sees: names that begin with an underscore are not data."""
+    tables = [pq.ParquetFile(path).read() for path in paths]
     whole = pa.concat_tables(tables).sort_by([("id", "ascending"), ("part", "ascending")])
     for batch in whole.to_batches(max_chunksize=50_000):
         yield from zip(*(batch.column(name).to_pylist() for name in ("id", "part", "digest")), strict=True)

@@ -317,7 +317,7 @@ class TestBlocking:
             records = 8
 
             def read(self, n: int) -> list[Record]:
-                time.sleep(0.06 if self.next in (0, 2, 3, 4) else 0)
+                time.sleep(0.2 if self.next in (0, 2, 3, 4) else 0)
                 return super().read(n)
 
         source = SlowSource().with_calls(calls)

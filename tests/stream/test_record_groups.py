@@ -65,11 +65,13 @@ class Taker(sdk.DestinationConnector[sdk.Options]):
 class Taking:
     """A WriteAdapter that gives groups to `take`."""
 
+    whole = True
+
     def asks_when(self, batch: Batch) -> bool:
         return False
 
-    async def write(self, call: Callable[..., Awaitable[Any]], batch: Batch) -> Any:
-        return await call("take", [record.payload.after for record in batch])
+    def bind(self, call: Callable[..., Awaitable[Any]]) -> Callable[[Batch], Awaitable[Any]]:
+        return lambda batch: call("take", [record.payload.after for record in batch])
 
 
 def refusing(*numbers: int) -> list[Processor]:

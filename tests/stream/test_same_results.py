@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_py import Record, processor
-from conduit_py.stream.processor_calls import SameResults, finish
+from conduit_py.stream.processor_calls import SameResults
 from conduit_py.stream.worker import ProcessorWorker, each
 
 ACTS = ("same", "none", "new", "split", "raise", "stop")
@@ -45,14 +45,13 @@ def shown(results: list[Any]) -> list[Any]:
 @settings(max_examples=80, deadline=None)
 def test_every_result_is_that_of_its_value(acts: list[str], first: int) -> None:
     values = [{"number": number, "act": each} for number, each in enumerate(acts)]
-    results, rest, first = SameResults(), iter(values), min(first, len(values))
-    results.gone = []
+    results, rest, first = SameResults(values), iter(values), min(first, len(values))
 
     # In two parts, as a worker does that looks at the clock in between.
     each(act, rest, first, results)
     each(act, rest, len(values) - first, results)
 
-    assert shown(results) == shown([expected(value) for value in values])
+    assert shown(results.listed()) == shown([expected(value) for value in values])
     if results.gone is not None:
         assert set(acts) <= {"same", "none"}
         assert results.gone == [number for number, each in enumerate(acts) if each == "none"]
@@ -72,7 +71,7 @@ async def test_equal_is_not_the_same() -> None:
     gone = []
     for each_processor in (again, same):
         worker = ProcessorWorker("step", each_processor)
-        results = await finish(worker.run(batch_of({"n": 1}, {"n": 2})))
+        results = worker.run(batch_of({"n": 1}, {"n": 2}))
         await worker.close([])
         assert isinstance(results, SameResults)
         gone.append(results.gone)

@@ -5,6 +5,7 @@ PreparedWrites writes what executors prepared.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -152,12 +153,19 @@ class PreparedWrites(WriteAdapter):
 
     def __init__(self, *, when_asked: bool) -> None:
         self._when_asked = when_asked
+        self.whole = False
+        self.call: Callable[..., Awaitable[Any]] | None = None
+        """Calls the connector of the run under way."""
 
     def asks_when(self, batch: Batch) -> bool:
         # Letters that are replayed come from the store and have passed no executor.
         return not self._when_asked or batch.span.source == DEAD_LETTERS
 
-    async def write(self, call: Callable[..., Awaitable[Any]], batch: Batch) -> Any:
+    def bind(self, call: Callable[..., Awaitable[Any]]) -> Callable[[Batch], Awaitable[Any]]:
+        self.call = call
+        return partial(self._write, call)
+
+    async def _write(self, call: Callable[..., Awaitable[Any]], batch: Batch) -> Any:
         if not isinstance(batch[0], RecordGroup):
             return await call("write", batch)
         try:

@@ -1,7 +1,7 @@
 """RemoteSource: a source on the driver. Executors read and process its records, and `read` returns their outcomes."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -10,12 +10,13 @@ import trio
 from conduit_py import sdk
 from conduit_py.errors import FatalError, Problem, RecordRefused
 from conduit_py.record import CollectionSchema, Record
+from conduit_py.sdk.destination import PartId
 from conduit_py.sdk.plugin import Options, Place
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading
 from conduit_py.spark.engine.executors import ExecutorCounts, Executors, SparkJob
 from conduit_py.spark.engine.outcome import TaskResult, group
 from conduit_py.spark.engine.read_ahead import ReadAhead, ReadRecord
-from conduit_py.spark.engine.split import splits
+from conduit_py.spark.engine.split import way_to_read
 from conduit_py.spark.engine.task import CarriedRecords, TaskInput, carry_records
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.stream.plugin_calls import PluginCaller, is_async
@@ -66,14 +67,18 @@ class RemoteSource(sdk.SourceConnector[Options]):
     def __init__(
         self,
         node: str,
+        place: int,
         source: sdk.SourceConnector[Any],
         plan: bytes,
         spark: SparkOptions,
         counts: ExecutorCounts,
         part_size: int,
-        equipment: Callable[[], Equipment | None],
+        equipment: Callable[[], Awaitable[Equipment | None]],
     ) -> None:
         self._node = node
+        self._source_place = place
+        self._parts = 0
+        """How many parts of the input there are by now."""
         self._source = source
         self._plan = plan
         self._spark = spark
@@ -81,12 +86,15 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._part_size = part_size
         self._find_equipment = equipment
         self._equipment: Equipment | None = None
-        self._splits = splits(source)
+        self._splits = way_to_read(source, spark).by == "executors"
         self._executors = Executors(spark)
         self._calls = PluginCaller(node, source)
         # Callers of their own: an ack must not wait behind a `read` that waits for input.
         self._ack_calls = PluginCaller(f"{node}-ack", source)
         self._lag_calls = PluginCaller(f"{node}-lag", source)
+        # One position for a part, wherever the source allows it: what a task returns must not grow with its records.
+        last = isinstance(source, sdk.SplittableSource) and source.acks_last
+        self._acks_each = not last and not self._ack_calls.inherits("ack")
         self._start: bytes | None = None
         self._done: deque[bytes | _Announced] = deque()
         self._ready: deque[Record] = deque()
@@ -127,8 +135,9 @@ class RemoteSource(sdk.SourceConnector[Options]):
     def fresh(self) -> "RemoteSource":
         source = self._source.fresh()
         return RemoteSource(
-            self._node, source, self._plan, self._spark, self._counts, self._part_size, self._find_equipment
-        )
+            self._node, self._source_place, source, self._plan, self._spark, self._counts, self._part_size,
+            self._find_equipment,
+        )  # fmt: skip
 
     async def on_created(self) -> None:
         await self._calls("on_created")
@@ -142,7 +151,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._start = None if position is not None else await self._calls("start_position")
         # Abandoned on cancellation: Spark may take minutes to start, and the job group releases what comes late.
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
-        self._equipment = await trio.to_thread.run_sync(self._find_equipment, abandon_on_cancel=True)
+        self._equipment = await self._find_equipment()
         cores = self._executors.cores
         self._part_size = max(1, min(self._part_size, JOB_SIZE // cores))
         if not self._splits:
@@ -303,7 +312,9 @@ class RemoteSource(sdk.SourceConnector[Options]):
         return [self._carry(drawn[start : start + size]) for start in range(0, len(drawn), size)]
 
     def _part(self, split: bytes = b"", carried: CarriedRecords | None = None) -> TaskInput:
-        return TaskInput(self._node, split, carried, self._equipment, not self._ack_calls.inherits("ack"))
+        # Numbered in the order of the records, so that destinations know which parts were taken before another.
+        part, self._parts = PartId(self._source_place, self._parts), self._parts + 1
+        return TaskInput(self._node, split, carried, self._equipment, self._acks_each, part)
 
     def _carry(self, drawn: list[ReadRecord]) -> TaskInput:
         refused = {index: each.refused for index, each in enumerate(drawn) if each.refused is not None}

@@ -12,20 +12,23 @@ of executors too, behind entries where nothing but letters comes in.
 `plan` pickles the half that executors run, so that each of them can build it again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from conduit_py import sdk
+from conduit_py.child.link import pickle_pipeline, processors_of
 from conduit_py.dead_letter_policy import DestinationPolicy
 from conduit_py.errors import PipelineInvalid
 from conduit_py.graph.checks import spark_problems
 from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source, derive
-from conduit_py.sdk.destination import PreparingDestination
+from conduit_py.sdk.destination import ManyWriterDestination, PreparingDestination
+from conduit_py.sdk.plugin import secrets_in
 from conduit_py.sdk.source import SplittableSource
 from conduit_py.spark.engine.outcome import PreparedWrites, boundary_decoder, outcome_decoders
-from conduit_py.spark.engine.pickling import pickle_pipeline, processors_of
+from conduit_py.spark.session.java import is_authenticated
+from conduit_py.spark.session.options import SparkOptions
 from conduit_py.stream.replay import ReplayEntry
 
 Substitute: TypeAlias = Callable[[Any], Any]
@@ -137,7 +140,8 @@ class PipelineSplit:
         declared = self.graph.nodes[id].declared
         assert isinstance(declared, Processor)
         # The same id on both sides: state, dead letters and counts are found by it.
-        return derive(declared, id=id, named=True, after=after)
+        # Executors are processes already, and as many as the cluster has cores.
+        return derive(declared, where="thread", id=id, named=True, after=after)
 
     def _boundary_destination(self, boundary: Boundary, substitute: Substitute) -> Destination:
         declared = self.graph.nodes[boundary.node].declared
@@ -217,31 +221,95 @@ class Plan(NamedTuple):
     folder: str
 
 
-def plan(split: PipelineSplit) -> bytes:
-    """What executors run, pickled. Raises PipelineInvalid for what cannot run on Spark or cannot be sent there."""
+def plan(split: PipelineSplit, spark: SparkOptions, *, prepared: bool) -> bytes:
+    """What executors run, pickled; with `prepared` they have the connectors of destinations too.
+
+    Raises PipelineInvalid for what cannot run on Spark or cannot be sent there.
+    """
     pipeline = split.graph.pipeline
     problems = list(spark_problems(pipeline))
     if problems:
         raise PipelineInvalid(pipeline.id, problems)
-    prepared = prepares(split)
     # A connector that stays on the driver may hold what only the driver can have, so it is not pickled.
     executed = split.executor_pipeline(
-        source=lambda connector: connector if splits(connector) else None,
+        source=lambda connector: connector if way_to_read(connector, spark).by == "executors" else None,
         destination=lambda connector: connector if prepared else None,
     )
     return pickle_pipeline(pipeline, Plan(executed, str(Path.cwd())), processors_of(executed), "executors")
 
 
-def prepares(split: PipelineSplit) -> bool:
-    """Whether executors prepare everything that is written: no processor runs here, and all destinations allow it."""
-    pipeline = split.graph.pipeline
-    exactly_once = pipeline.delivery == "exactly_once"
-    return not split.driver and all(
-        isinstance(each.connector, PreparingDestination) and each.connector.prepares(exactly_once=exactly_once)
-        for each in pipeline.destinations
+class WayToRead(NamedTuple):
+    """Which processes of Spark read a source, and why those."""
+
+    by: Literal["executors", "driver"]
+    why: str
+
+
+def way_to_read(connector: sdk.SourceConnector[Any], spark: SparkOptions) -> WayToRead:
+    """Return which processes read a source on this Spark."""
+    alone = connector.reads_alone()
+    if not isinstance(connector, SplittableSource) or not connector.splits():
+        return WayToRead("driver", f"{alone or 'it cannot be split'}; the driver sends its records to executors")
+    # As of what is written: whoever joins a Spark without a secret would get the credentials.
+    if any(secrets_in(connector.options)) and not is_authenticated(spark.master, spark.conf):
+        return WayToRead("driver", _NO_SECRET)
+    return WayToRead("executors", "it is divided into parts, one for each task")
+
+
+_NO_SECRET = "Spark asks nobody for a secret, so executors get no credentials: set spark.authenticate to true"
+
+
+class WayToWrite(NamedTuple):
+    """How what a destination gets is written on Spark, and why so."""
+
+    way: Literal["staged by executors", "prepared by executors", "written by the driver"]
+    why: str
+
+
+def ways_to_write(split: PipelineSplit, spark: SparkOptions) -> dict[str, WayToWrite]:
+    """By destination, how it is written on this Spark. The driver writes all of them record by record, or none."""
+    destinations = split.graph.pipeline.destinations
+    exactly_once = split.graph.pipeline.delivery == "exactly_once"
+    reasons = {each.id: _why_driver(each.connector, spark, exactly_once=exactly_once) for each in destinations}
+    shared: str | None
+    if split.driver:
+        shared = f"{split.driver[0]} needs all records in order, so they come back to the driver"
+    else:
+        shared = next(
+            (f"{id} is written by the driver, so all records come back to it" for id in reasons if reasons[id]), None
+        )
+    return {
+        each.id: WayToWrite("written by the driver", reasons[each.id] or shared or "")
+        if reasons[each.id] or shared
+        else _BY_EXECUTORS[isinstance(each.connector, ManyWriterDestination)]
+        for each in destinations
+    }
+
+
+_BY_EXECUTORS = (
+    WayToWrite("prepared by executors", "a part comes to the driver as one batch of bytes, which it writes in order"),
+    WayToWrite(
+        "staged by executors",
+        "each task writes its part at the place itself, and the driver makes them visible, in the order of the input;"
+        " if a task does not reach the place, the driver writes",
+    ),
+)
+
+
+def _why_driver(connector: Any, spark: SparkOptions, *, exactly_once: bool) -> str | None:
+    """Return why the driver has to write record by record; None if it has not."""
+    if isinstance(connector, ManyWriterDestination):
+        # M8: a task that writes has the credentials of the place.
+        if not is_authenticated(spark.master, spark.conf):
+            return _NO_SECRET
+        return connector.stages_remotely(exactly_once=exactly_once)
+    if isinstance(connector, PreparingDestination) and connector.prepares(exactly_once=exactly_once):
+        return None
+    return "executors cannot prepare what it writes" + (
+        " with these options" if isinstance(connector, PreparingDestination) else ""
     )
 
 
-def splits(connector: object) -> bool:
-    """Whether executors can read this source, each a part of it."""
-    return isinstance(connector, SplittableSource) and connector.splits()
+def prepares(ways: Mapping[str, WayToWrite]) -> bool:
+    """Whether executors prepare or stage everything that is written."""
+    return all(each.way != "written by the driver" for each in ways.values())

@@ -5,22 +5,25 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import trio
 
 from conduit_py.errors import EnvironmentUnfit, FatalError
 from conduit_py.graph.compile import DEAD_LETTERS, as_graph
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.pipeline import Pipeline, Source
-from conduit_py.sdk.destination import PieceRefused, PreparingDestination
+from conduit_py.pipeline import Destination, Pipeline, Source
+from conduit_py.sdk.destination import ManyWriterDestination, PieceRefused
 from conduit_py.sdk.plugin import Connector
 from conduit_py.spark.engine.executors import ExecutorCounts
+from conduit_py.spark.engine.outcome import PreparedWrites
 from conduit_py.spark.engine.remote_source import PART_SIZE, Equipment, RemoteSource
-from conduit_py.spark.engine.split import PipelineSplit, plan, prepares
+from conduit_py.spark.engine.split import PipelineSplit, plan, prepares, ways_to_write
 from conduit_py.spark.session.java import require_java
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.spark.session.shared_session import shared
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress, Wait, WaitReason, blocked_on
+from conduit_py.stream.plugin_calls import PluginErrors
 from conduit_py.stream.run import Ending
 
 log = logging.getLogger("conduit_py")
@@ -31,8 +34,8 @@ class SparkSupervisor(Supervisor):
 
     The driver runs a pipeline as on one machine, with the same ids, positions, delivery, dead letters and stop. Its
     sources give outcomes instead of records, which are decoded first. Processors that keep state, and all behind
-    them, run here. So every guarantee about records holds. If all destinations take prepared batches, the driver has
-    little to do for a record. When one refuses a batch, the driver writes record by record.
+    them, run here. So every guarantee about records holds. If all destinations take prepared batches or manifests of
+    what tasks have staged, the driver has little to do for a record. When one refuses that, it writes record by record.
     """
 
     def __init__(
@@ -47,8 +50,9 @@ class SparkSupervisor(Supervisor):
         self._whole = as_graph(definition)
         self._counts = ExecutorCounts()
         self._split = PipelineSplit(self._whole)
-        self._prepares = prepares(self._split)
-        super().__init__(self._driver_pipeline(shared_options(self._whole.pipeline, spark), part_size), store)
+        options = shared_options(self._whole.pipeline, spark)
+        self._prepares = prepares(ways_to_write(self._split, options))
+        super().__init__(self._driver_pipeline(options, part_size), store)
 
     def progress(self) -> Progress:
         """The progress of the pipeline as the user defined it. Counts of executors are added when their task ends."""
@@ -75,27 +79,47 @@ class SparkSupervisor(Supervisor):
             return super()._retries_at_once(ending)
         # Only writing record by record shows which record the destination refuses.
         self._prepares = False
+        for adapter in self._adapters:
+            adapter.whole = False
         log.warning("%s: the driver now writes record by record, because %s", self.pipeline.id, ending.error)
         return True
 
     def _driver_pipeline(self, options: SparkOptions, part_size: int) -> Pipeline:
-        planned = plan(self._split)
+        planned = plan(self._split, options, prepared=self._prepares)
+        places = {source.id: place for place, source in enumerate(self._whole.pipeline.sources)}
 
         def read_outcomes(source: Source) -> RemoteSource:
-            connector = with_shared_session(source.connector, options)
-            return RemoteSource(source.id, connector, planned, options, self._counts, part_size, self._equipment)
+            connector, place = with_shared_session(source.connector, options), places[source.id]
+            return RemoteSource(source.id, place, connector, planned, options, self._counts, part_size, self._equipment)
 
-        return self._split.driver_pipeline(read_outcomes, partial(with_shared_session, options=options))
+        pipeline = self._split.driver_pipeline(read_outcomes, partial(with_shared_session, options=options))
+        adapters = [each.write_adapter for each in pipeline.destinations]
+        self._adapters = [each for each in adapters if isinstance(each, PreparedWrites)]
+        for adapter in self._adapters:
+            adapter.whole = self._prepares
+        return pipeline
 
-    def _equipment(self) -> Equipment | None:
+    async def _equipment(self) -> Equipment | None:
+        """What tasks need to prepare or stage what is written; None if the driver writes record by record."""
         if not self._prepares:
             return None
-        connectors = [each.connector for each in self._whole.pipeline.destinations]
+        destinations = self._whole.pipeline.destinations
         return {
-            place: connector.fresh().equipment()
-            for place, connector in enumerate(connectors)
-            if isinstance(connector, PreparingDestination)
+            place: await _equip(each, adapter)
+            for place, (each, adapter) in enumerate(zip(destinations, self._adapters, strict=True))
         }
+
+
+async def _equip(declared: Destination, adapter: PreparedWrites) -> bytes:
+    connector: Any = declared.connector
+    if isinstance(connector, ManyWriterDestination):
+        # Of the instance that was opened, and has begun: destinations are, before any source is opened.
+        assert adapter.call is not None
+        with PluginErrors(declared.id, "grant"):
+            granted: bytes = await adapter.call("grant")
+            return granted
+    equipment: bytes = await trio.to_thread.run_sync(connector.fresh().equipment, abandon_on_cancel=True)
+    return equipment
 
 
 def shared_options(pipeline: Pipeline, spark: SparkOptions | None) -> SparkOptions:

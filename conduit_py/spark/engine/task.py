@@ -8,10 +8,10 @@ import gc
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import trio
@@ -20,12 +20,12 @@ from conduit_py import sdk
 from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
 from conduit_py.dead_letter import DeadLetter
-from conduit_py.errors import FatalError, RecordRefused, describe
+from conduit_py.errors import FatalError, RecordRefused, RunError, describe
 from conduit_py.graph.compile import compile_pipeline
-from conduit_py.pipeline import DeadLetters, Pipeline, derive
+from conduit_py.pipeline import DeadLetters, Destination, Pipeline, derive
 from conduit_py.record import CollectionSchema, Record
 from conduit_py.record_codec import decode_record, encode_record
-from conduit_py.sdk.destination import PreparingDestination, Refusals
+from conduit_py.sdk.destination import ManyWriterDestination, PartId, PreparingDestination, Refusals
 from conduit_py.sdk.source import EndOfSource, Reading, SplittableSource
 from conduit_py.spark.engine.outcome import (
     DeliveredRecord,
@@ -39,7 +39,7 @@ from conduit_py.spark.engine.split import Plan
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.commit import CommitEach
 from conduit_py.stream.meter import COUNTERS
-from conduit_py.stream.plugin_calls import PluginCaller
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 from conduit_py.stream.run import Run
 from conduit_py.wire_error import WireError
 
@@ -56,8 +56,8 @@ class CarriedRecords(msgspec.Struct, frozen=True, array_like=True):
 class TaskInput(msgspec.Struct, frozen=True, array_like=True):
     """The input of a task: `split` is the part of the source to read, or `carried` has the records.
 
-    With `equipment`, by the place of a destination, the task prepares the batches that destinations take as they are.
-    `each` requests the positions of all records even then, for a source that implements `ack`.
+    With `equipment`, by the place of a destination, the task prepares the batches that destinations take as they are,
+    or stages them as `part`. `each` requests the positions of all records even then, if the source implements `ack`.
     """
 
     source: str
@@ -65,6 +65,7 @@ class TaskInput(msgspec.Struct, frozen=True, array_like=True):
     carried: CarriedRecords | None = None
     equipment: dict[int, bytes] | None = None
     each: bool = False
+    part: PartId = PartId(0, 0)
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -142,13 +143,23 @@ async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
     results = TaskOutcomes()
     [read] = [each.connector for each in pipeline.sources if each.id == part.source]
     source = TaskInputSource(part.source, read, part)
-    # A store that is thrown away: the driver keeps positions, state and letters.
-    # The driver has checked the types. Here fewer modules may be loaded, and with them fewer subclasses be known.
-    graph = compile_pipeline(_task_pipeline(pipeline, source, part, results), types_checked=True)
-    run = Run(graph, MemoryStore(), CommitEach())
-    ending = await run.execute()
-    if ending.error is not None:
-        return TaskResult([], [], {}, error=WireError.of(ending.error))
+    with ExitStack() as at_end:
+        try:
+            collectors = [
+                _open_collector(place, each, part, results, at_end) for place, each in enumerate(pipeline.destinations)
+            ]
+            # A store that is thrown away: the driver keeps positions, state and letters.
+            # The driver has checked the types. Here fewer modules may be loaded, and with them fewer subclasses known.
+            graph = compile_pipeline(_task_pipeline(pipeline, source, part, results, collectors), types_checked=True)
+            run = Run(graph, MemoryStore(), CommitEach())
+            ending = await run.execute()
+            if ending.error is not None:
+                raise ending.error
+            # Only now: nothing that a failed run has prepared is staged.
+            for collector in collectors:
+                collector.hand_over()
+        except RunError as error:
+            return TaskResult([], [], {}, error=WireError.of(error))
     counts = {meter.node: [getattr(meter, name) for name in COUNTERS] for meter in run.meters}
     count = len(source.positions)
     if part.equipment is None:
@@ -193,18 +204,25 @@ class TaskOutcomes:
         ]
 
 
-class RecordCollector(sdk.DestinationConnector[sdk.Options]):
-    """Stands in for a destination: keeps its records for the driver to write."""
+class Collector(sdk.DestinationConnector[sdk.Options]):
+    """Stands in for a destination in a task."""
 
     blocking = False
+
+    def fresh(self) -> Self:
+        return self
+
+    def hand_over(self) -> None:
+        """Report what was collected, after the end of a run without an error."""
+
+
+class RecordCollector(Collector):
+    """Keeps the records of a destination for the driver to write."""
 
     def __init__(self, place: int, results: TaskOutcomes) -> None:
         super().__init__()
         self._place = place
         self._results = results
-
-    def fresh(self) -> "RecordCollector":
-        return self
 
     def write(self, batch: Batch) -> dict[int, str | Exception] | None:
         refused: dict[int, str | Exception] = {}
@@ -216,33 +234,38 @@ class RecordCollector(sdk.DestinationConnector[sdk.Options]):
         return refused or None
 
 
-class PreparedCollector(sdk.DestinationConnector[sdk.Options]):
-    """Stands in for a destination: its connector prepares the records here, and takes them on the driver."""
+class PreparedCollector(Collector):
+    """The connector of a destination prepares or stages the records here, and takes them on the driver."""
 
-    blocking = False
-
-    def __init__(self, place: int, connector: PreparingDestination[Any], results: TaskOutcomes) -> None:
+    def __init__(
+        self, place: int, declared: Destination, connector: PreparingDestination[Any], results: TaskOutcomes
+    ) -> None:
         super().__init__()
         self._place = place
+        self._node = declared.id
         self._connector = connector
         self._results = results
         self._size = 0
-
-    def fresh(self) -> "PreparedCollector":
-        return self
 
     def write(self, batch: Batch) -> Refusals | None:
         refused = self._connector.prepare(batch)
         self._size += len(batch) - len(refused or ())
         return refused
 
-    def teardown(self) -> None:
-        # Also called after a failed run, whose results are not used.
+    def hand_over(self) -> None:
         if self._size:
-            self._results.hand_over(self._place, PreparedBatch(self._size, self._connector.prepared()))
+            with PluginErrors(self._node, "prepared"):
+                data = self._connector.prepared()
+            self._results.hand_over(self._place, PreparedBatch(self._size, data))
 
 
-def _task_pipeline(pipeline: Pipeline, source: TaskInputSource, part: TaskInput, results: TaskOutcomes) -> Pipeline:
+def _task_pipeline(
+    pipeline: Pipeline,
+    source: TaskInputSource,
+    part: TaskInput,
+    results: TaskOutcomes,
+    collectors: Sequence[Collector],
+) -> Pipeline:
     """The pipeline with other ends: its source reads `part`, and its destinations collect."""
     return derive(
         pipeline,
@@ -255,21 +278,26 @@ def _task_pipeline(pipeline: Pipeline, source: TaskInputSource, part: TaskInput,
             for each in pipeline.sources
         ],
         destinations=[
-            # Nothing is written here, so there is nothing that a retry could help.
-            derive(each, connector=_collector(place, each.connector, part, results), retry=Retry(attempts=1))
-            for place, each in enumerate(pipeline.destinations)
+            # The driver retries what it writes. A task that cannot stage fails, and its part is read again.
+            derive(each, connector=collector, retry=Retry(attempts=1))
+            for each, collector in zip(pipeline.destinations, collectors, strict=True)
         ],
     )
 
 
-def _collector(
-    place: int, connector: Any, part: TaskInput, results: TaskOutcomes
-) -> "RecordCollector | PreparedCollector":
+def _open_collector(
+    place: int, declared: Destination, part: TaskInput, results: TaskOutcomes, at_end: ExitStack
+) -> Collector:
     if part.equipment is None:
         return RecordCollector(place, results)
-    instance = connector.fresh()
-    instance.equip(part.equipment[place])
-    return PreparedCollector(place, instance, results)
+    instance: Any = declared.connector.fresh()
+    if isinstance(instance, ManyWriterDestination):
+        at_end.callback(instance.discard_part)
+        with PluginErrors(declared.id, "open_part"):
+            instance.open_part(part.equipment[place], part.part)
+    else:
+        instance.equip(part.equipment[place])
+    return PreparedCollector(place, declared, instance, results)
 
 
 def _plan_error(error: Exception) -> FatalError:

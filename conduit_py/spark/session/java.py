@@ -101,6 +101,12 @@ def safe_conf(master: str, given: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in conf.items() if name not in given}
 
 
+def is_authenticated(master: str, given: dict[str, str]) -> bool:
+    """Return True if whoever talks to Spark with these settings must have its secret."""
+    known = site_conf() | given
+    return (safe_conf(master, known) | known).get(_AUTHENTICATE) == "true"
+
+
 def exposures(master: str, given: dict[str, str]) -> list[str]:
     """Return a sentence for each thing with which these settings open Spark to others, with what to do about it."""
     known = site_conf() | given

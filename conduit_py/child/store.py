@@ -7,15 +7,17 @@ from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 import msgspec
 import trio
 
+from conduit_py.child.link import StoreCall, StoreReply, ToChild
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import ConduitError, StateFailed
 from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
-from conduit_py.spark.child.process import ChildLink, StoreCall, StoreReply, ToChild
+from conduit_py.owned_process import ChildLink
 from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.letter_codec import decode_stored_letter, encode_stored_letter
 from conduit_py.store.store import Kind, Store, StoredEntry
 from conduit_py.store.stored_letter import QueuedLetter, SettledLetter, StoredLetter
 from conduit_py.store.tables import Tables
+from conduit_py.stream.signal import Signal
 from conduit_py.wire_error import WireError
 
 T = TypeVar("T")
@@ -23,6 +25,8 @@ T = TypeVar("T")
 
 class ChildStore(Store):
     """Calls the server's store, and returns when the server has done it (invariant C1).
+
+    Saves that wait at the same time are one call: hundreds of pipelines would keep the server busy with single ones.
 
     Calls raise StateFailed when the server is gone. A transaction of several steps cannot be sent, because the
     server must not wait for a child in the middle of one.
@@ -36,6 +40,20 @@ class ChildStore(Store):
         self._number = 0
         self._waiting: dict[int, tuple[trio.Event, list[StoreReply]]] = {}
         self._closed = False
+        self._saves: list[_Save] = []
+        self._save_made = Signal()
+
+    async def forward_saves(self) -> None:
+        """Send the saves of all tasks to the server, in the order in which they were made, until cancelled."""
+        while True:
+            await self._save_made.wait()
+            # No await before the call is on its way: the end of a run, sent later, must not overtake its saves.
+            group, self._saves = self._saves, []
+            rows = [row for each in group for row in each.rows]
+            reply = await self._call("save", rows) if rows else None
+            for each in group:
+                each.reply = reply
+                each.done.set()
 
     def answer(self, answer: StoreReply) -> None:
         """Pass an answer to the call that waits for it; that may have been cancelled."""
@@ -62,7 +80,21 @@ class ChildStore(Store):
         return cast(list[tuple[str, bytes]], await self._ask("load", pipeline, kind))
 
     async def _save(self, rows: list[StoredEntry]) -> None:
-        await self._ask("save", rows)
+        if self._closed:
+            raise StateFailed("the state store is closed")
+        # Else it may be sent before its task learns that it was cancelled.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        save = _Save(rows)
+        self._saves.append(save)
+        self._save_made.set()
+        try:
+            await save.done.wait()
+        except trio.Cancelled:
+            # A run that was forced to stop has ended: what it has not sent must not follow.
+            if save in self._saves:
+                self._saves.remove(save)
+            raise
+        _result(save.reply)
 
     async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
         await self._ask("forget", pipeline, kind, node)
@@ -76,7 +108,10 @@ class ChildStore(Store):
     async def _ask(self, name: str, *arguments: Any) -> Any:
         if self._closed:
             raise StateFailed("the state store is closed")
-        signature = _SIGNATURES[name]
+        return _SIGNATURES[name].result.decode(_result(await self._call(name, *arguments)))
+
+    async def _call(self, name: str, *arguments: Any) -> StoreReply | None:
+        """Call the server; None if it is gone."""
         self._number += 1
         number, event, answers = self._number, trio.Event(), list[StoreReply]()
         self._waiting[number] = event, answers
@@ -87,11 +122,24 @@ class ChildStore(Store):
         finally:
             # Also when cancelled: an answer that comes later belongs to nobody.
             del self._waiting[number]
-        if not answers:
-            raise StateFailed("the server that keeps the state is gone")
-        if answers[0].error is not None:
-            raise answers[0].error.to_error()
-        return signature.result.decode(answers[0].result)
+        return answers[0] if answers else None
+
+
+class _Save:
+    """Rows that wait for the server."""
+
+    def __init__(self, rows: list[StoredEntry]) -> None:
+        self.rows = rows
+        self.done = trio.Event()
+        self.reply: StoreReply | None = None
+
+
+def _result(reply: StoreReply | None) -> bytes:
+    if reply is None:
+        raise StateFailed("the server that keeps the state is gone")
+    if reply.error is not None:
+        raise reply.error.to_error()
+    return reply.result
 
 
 class ChildLetters(DeadLetterStore):
@@ -101,10 +149,10 @@ class ChildLetters(DeadLetterStore):
         super().__init__()
         self._ask = ask
 
-    def notice(self) -> None:
-        """Call the watchers: letters were queued."""
-        for notice in list(self._watchers.values()):
-            notice()
+    def notice(self, pipeline: str) -> None:
+        """Call the watcher of a pipeline: letters were queued."""
+        if pipeline in self._watchers:
+            self._watchers[pipeline]()
 
     async def store(self, letters: Sequence[DeadLetter]) -> None:
         await self._ask("keep", [encode_stored_letter(StoredLetter.of(letter)) for letter in letters])
@@ -123,10 +171,10 @@ class ChildLetters(DeadLetterStore):
         await trio.lowlevel.checkpoint()
 
     async def _look(self, work: Callable[[SqlLetters], T]) -> T:
-        raise StateFailed("only a server looks through dead letters, not the process of a pipeline on Spark")
+        raise StateFailed("only a server looks through dead letters, not the process of a pipeline")
 
     async def _change(self, work: Callable[[SqlLetters], T]) -> T:
-        raise StateFailed("only a server changes dead letters, not the process of a pipeline on Spark")
+        raise StateFailed("only a server changes dead letters, not the process of a pipeline")
 
 
 class _RecordedCall:

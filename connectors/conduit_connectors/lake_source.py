@@ -109,7 +109,10 @@ class LakeSource(sdk.SourceConnector[OptionsT]):
         """Return the rows of a file, always in the same order. Raises FatalError if the file is gone."""
 
     def probe(self) -> str:
-        return f"the table is there, in version {self.open_table()[1]}"
+        try:
+            return f"the table is there, in version {self.open_table()[1]}"
+        finally:
+            self.teardown()
 
     def open(self, position: bytes | None) -> None:
         self._rest: pa.Table | None = None

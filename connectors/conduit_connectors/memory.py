@@ -33,8 +33,13 @@ class Source(sdk.SourceConnector[SourceOptions]):
     Every read returns copies, so the list is never changed. Records may be appended while it is read.
     """
 
+    in_process = True
+
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def reads_alone(self) -> str:
+        return "its records are objects of this process"
 
     @property
     def endless(self) -> bool:
@@ -77,6 +82,8 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
 
     At-least-once. Nothing is durable: the records live as long as the list.
     """
+
+    in_process = True
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)

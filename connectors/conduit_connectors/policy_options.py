@@ -4,7 +4,7 @@ The words are the same for all destinations. What a format cannot do is a proble
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, Literal, Self, TypeAlias, TypedDict
+from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias, TypedDict
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic.config import JsonDict
@@ -14,6 +14,11 @@ from conduit_py.sdk import Options
 
 OnNewField: TypeAlias = Literal["refuse", "add", "ignore"]
 OnType: TypeAlias = Literal["refuse", "widen", "text"]
+NewFieldOption: TypeAlias = Annotated[
+    OnNewField,
+    Field(description='a field that has no column: "refuse" the record, "add" the column, or "ignore" the field'),
+]
+"""The type of the option `on_new_field`, with its description, where it means this."""
 
 
 class PolicyOptions(Options):
@@ -22,10 +27,7 @@ class PolicyOptions(Options):
     impossible: ClassVar[Mapping[tuple[str, str], str]] = {}
     """Which values of the options a destination cannot carry out, and why."""
 
-    on_new_field: OnNewField = Field(
-        default="refuse",
-        description='a field that has no column: "refuse" the record, "add" the column, or "ignore" the field',
-    )
+    on_new_field: NewFieldOption = "refuse"
     on_type: OnType = Field(
         default="refuse",
         description='a value that its column does not hold: "refuse" the record, "widen" the column to a type that'

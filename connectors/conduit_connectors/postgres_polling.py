@@ -12,7 +12,7 @@ from conduit_connectors.postgres.catalog import read_key
 from conduit_connectors.postgres.changes import snapshot_change
 from conduit_connectors.postgres.publication import full_name
 from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
-from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, probe_server, quote_name
+from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, quote_name
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, Options, Reading, foreign_position
 
@@ -93,6 +93,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def reads_alone(self) -> str:
+        return "it tells the schema of its table with the rows, which only the driver passes on"
+
     @property
     def endless(self) -> bool:
         return self.options.tail
@@ -102,7 +105,12 @@ class Source(sdk.SourceConnector[SourceOptions]):
         return dict[str, Any]
 
     async def probe(self) -> str:
-        return await probe_server(self.options.url.get_secret_value())
+        session = await DatabaseSession.connect(self.options.url.get_secret_value())
+        try:
+            await self._check_table(session)
+            return f"PostgreSQL {session.server_version // 10000} has the table {full_name(self.options.table)}"
+        finally:
+            session.close()
 
     async def open(self, position: bytes | None) -> None:
         self._last = None if position is None else RowPlace.decode(position).values
@@ -110,16 +118,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._types = TypeCatalog()
         self._columns: list[tuple[str, int, int]] = []
         self._shape: TableShape | None = None
-        self._collection = full_name(self.options.table)
-        schema, _, name = self._collection.partition(".")
-        self._table = f"{quote_name(schema)}.{quote_name(name)}"
         self._session = await DatabaseSession.connect(self.options.url.get_secret_value())
-        try:
-            self._key, self._is_time = await check_table(
-                self._session, self._table, self._collection, self.options.column
-            )
-        except StatementFailed as error:
-            raise self._refusal(error) from error
+        await self._check_table(self._session)
         self._ordering = [self.options.column, *(name for name in self._key if name != self.options.column)]
         if self._last is not None and len(self._last) != len(self._ordering):
             raise FatalError(
@@ -208,6 +208,15 @@ class Source(sdk.SourceConnector[SourceOptions]):
             self._last = tuple((row[place] or b"").decode() for place in places)
             changes.append(snapshot_change(shape, self._key, row, RowPlace(_VERSION, self._last)))
         return Reading(in_columns(changes), schemas=(shape.schema,) if new else ())
+
+    async def _check_table(self, session: DatabaseSession) -> None:
+        self._collection = full_name(self.options.table)
+        schema, _, name = self._collection.partition(".")
+        self._table = f"{quote_name(schema)}.{quote_name(name)}"
+        try:
+            self._key, self._is_time = await check_table(session, self._table, self._collection, self.options.column)
+        except StatementFailed as error:
+            raise self._refusal(error) from error
 
     def _refusal(self, error: StatementFailed) -> FatalError:
         return FatalError(

@@ -264,6 +264,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def reads_alone(self) -> str:
+        return "a file of SQLite is on one machine"
+
     @property
     def endless(self) -> bool:
         return self.options.tail

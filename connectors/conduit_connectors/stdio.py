@@ -53,6 +53,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def reads_alone(self) -> str:
+        return "a process has one standard input"
+
     @property
     def gives(self) -> Any:
         return FORM_OF_LINES[self.options.format]

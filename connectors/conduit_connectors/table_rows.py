@@ -1,5 +1,6 @@
 """Records as rows of Arrow tables, for destinations that write such tables, and back, for sources that read them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,17 +24,26 @@ def fit_batch(
     """
     if batch.table is not None and (table := _fit_table(batch.table, schema, more)) is not None:
         return table, {}
-    rows = {index: row for index, row in enumerate(batch.payloads) if isinstance(row, dict)}
-    refused = dict.fromkeys({*range(len(batch))} - rows.keys(), NO_FIELDS)
-    names = set(schema.names)
-    # A column that is missing reads as null: nothing is lost.
-    lean = list(rows.values()) if more else [_without_nulls(row, names) for row in rows.values()]
-    if not lean:
+    rows, indices, refused = _structured(batch)
+    if not rows:
         return None, refused
-    made = fit_to_schema(with_texts(lean, schema) if texts else lean, schema, more=more)
-    indices = list(rows)
+    made = fit_to_schema(with_texts(rows, schema) if texts else rows, schema, more=more)
+    if made.refused and not more:
+        # A column that is missing reads as null: nothing is lost. Looked at only now, because most rows have none.
+        names = set(schema.names)
+        lean = [_without_nulls(row, names) for row in rows]
+        made = fit_to_schema(with_texts(lean, schema) if texts else lean, schema)
     refused |= {indices[row]: reason for row, reason in made.refused.items()}
     return (pa.Table.from_batches([made.batch]) if made.kept else None), refused
+
+
+def _structured(batch: Batch) -> tuple[Sequence[Structured], Sequence[int], dict[int, str]]:
+    """Return the rows of a batch with their indices, and why the others are none."""
+    payloads = batch.payloads
+    if {*map(type, payloads)} == {dict}:
+        return payloads, range(len(payloads)), {}
+    rows = {index: row for index, row in enumerate(payloads) if isinstance(row, dict)}
+    return list(rows.values()), list(rows), dict.fromkeys({*range(len(payloads))} - rows.keys(), NO_FIELDS)
 
 
 def _fit_table(table: pa.Table, schema: pa.Schema, more: bool) -> pa.Table | None:

@@ -2,8 +2,10 @@
 
 lake_child.py FOLDER KIND    runs to the end; KIND is duckdb, sqlalchemy, iceberg or iceberg-upsert
 KILL_IN_COMMIT=N             kills it before the catalog hears of the Nth commit of rows
+REST_CATALOG, REST_TABLE     the properties of a catalog behind REST, as JSON, and the table there
 """
 
+import json
 import os
 import signal
 import sys
@@ -38,26 +40,31 @@ def make_destination(folder: Path, kind: str) -> Any:
     from conduit_connectors import iceberg
     from lake_tables import catalog_of
 
+    catalog, table = catalog_of(folder), "db.t"
+    if "REST_CATALOG" in os.environ:
+        catalog, table = json.loads(os.environ["REST_CATALOG"]), os.environ["REST_TABLE"]
     kill_in_commit(int(os.environ.get("KILL_IN_COMMIT", 0)))
     mode: Any = "upsert" if kind == "iceberg-upsert" else "append"
     columns = {"n": "long", "v": "long"}
-    return iceberg.Destination(table="db.t", catalog=catalog_of(folder), columns=columns, mode=mode, rows_max=3)
+    return iceberg.Destination(table=table, catalog=catalog, columns=columns, mode=mode, rows_max=3)
 
 
 def kill_in_commit(number: int) -> None:
+    from pyiceberg.catalog.rest import RestCatalog
     from pyiceberg.catalog.sql import SqlCatalog
 
-    commit = SqlCatalog.commit_table
+    catalog: Any = RestCatalog if "REST_CATALOG" in os.environ else SqlCatalog
+    commit = catalog.commit_table
     count = 0
 
-    def commit_or_die(self: SqlCatalog, *arguments: Any) -> Any:
+    def commit_or_die(self: Any, *arguments: Any) -> Any:
         nonlocal count
         count += 1
         if count == number:
             os.kill(os.getpid(), signal.SIGKILL)
         return commit(self, *arguments)
 
-    setattr(SqlCatalog, "commit_table", commit_or_die)  # noqa: B010 - its arguments are passed on as they are
+    catalog.commit_table = commit_or_die
 
 
 async def main(folder: Path, kind: str) -> int:

@@ -2,11 +2,13 @@
 
 Its config says what it does: `rows` (a JSON file), `every` (rows between STATEs), `inclusive` (the bookmarked row comes
 again), `shuffle` (another order at each start), `fail_after` and `hang_after` (rows), `noise` (lines that are no
-message).
+message), `deaths` (a file: so many of the first runs end with SIGKILL, of the tap or of its parent, after some row).
 """
 
 import json
+import os
 import random
+import signal
 import sys
 import time
 from itertools import pairwise
@@ -16,6 +18,16 @@ from typing import Any
 
 def put(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
+
+
+def plan_death(file: Path, deaths_max: int, rows: int) -> tuple[int, int]:
+    """After which row of this run whom to kill: 0 is never."""
+    number = int(file.read_text()) if file.exists() else 0
+    file.write_text(str(number + 1))
+    if number >= deaths_max:
+        return 0, 0
+    chance = random.Random(number)
+    return chance.randint(1, rows), chance.choice([os.getpid(), os.getppid()])
 
 
 def main(arguments: list[str]) -> int:
@@ -41,12 +53,19 @@ def main(arguments: list[str]) -> int:
     for stream in selected:
         schema = {"properties": {"id": {"type": "integer"}, "at": {"type": ["null", "string"], "format": "date-time"}}}
         put({"type": "SCHEMA", "stream": stream, "schema": schema, "key_properties": ["id"]})
+    deaths = config.get("deaths")
+    last, victim = plan_death(Path(deaths["file"]), deaths["count"], max(len(order), 1)) if deaths else (0, 0)
     for done, index in enumerate(order, 1):
         put({"type": "RECORD", "stream": selected[index % len(selected)], "record": rows[index]})
         if done % config.get("every", 3) == 0 and not config.get("shuffle"):
             put({"type": "STATE", "value": {"bookmark": index}})
         if config.get("noise"):
             print("not a message")
+        if done == last:
+            # What is in the buffer is lost half of the time: messages end anywhere, also in the middle of a line.
+            if last % 2:
+                sys.stdout.flush()
+            os.kill(victim, signal.SIGKILL)
         if done == config.get("fail_after"):
             sys.stdout.flush()
             print("ERROR the API said 503", file=sys.stderr)

@@ -33,7 +33,8 @@ async def main(folder: Path, url: str | None) -> int:
         sources=[Source("s", memory.Source(records=records()), batch_size=5)],
         destinations=[Destination("d", destination)],
         delivery="exactly_once",
-        transaction=TransactionLimits(max_records=10),
+        # By records only: on a busy machine five of them may take longer than the usual second.
+        transaction=TransactionLimits(max_records=10, min_seconds=600, max_seconds=600),
     )
     async with await SqliteStore.open(folder / "state") as store:
         state = await Supervisor(pipeline, store).run()

@@ -22,6 +22,8 @@ from mariadb_changes import replica_of
 from mariadb_changes import run_sql as run_on_mariadb
 from postgres_changes import run_sql, slot_of
 from queue_harness import QueueHarness
+from reference_pages import FOLDER as REFERENCE
+from reference_pages import all_files as all_reference_files
 from warm_python import COMMAND, run_warm
 
 import conduit_py
@@ -45,6 +47,16 @@ def test_the_pages_are_those_that_the_classes_give() -> None:
     committed = {file.name: file.read_text() for file in FOLDER.glob("*.md")}
 
     assert committed == all_files(), "run: python tests/support/connector_pages.py"
+
+
+def test_the_other_pages_of_the_reference_are_those_that_the_code_gives() -> None:
+    """Here, because what they import is what the pages of connectors import."""
+    expected = all_reference_files()
+    committed = {name: (REFERENCE / name).read_text() for name in expected if (REFERENCE / name).exists()}
+    pages = {f"processors/{file.name}" for file in (REFERENCE / "processors").glob("*.md")}
+
+    assert committed == expected, "run: python tests/support/reference_pages.py"
+    assert pages <= expected.keys(), "run: python tests/support/reference_pages.py"
 
 
 def test_every_connector_has_an_example_and_every_example_a_connector() -> None:
@@ -75,6 +87,13 @@ async def test_generator(folder: Path) -> None:
     assert [json.loads(line)["id"] for line in lines_of(folder / "orders.jsonl")] == list(range(100))
 
 
+async def test_clock(folder: Path) -> None:
+    [pipeline] = load_example("clock", folder, {})
+    await run_to_end(pipeline, folder)
+
+    assert sum(json.loads(line)["count"] for line in lines_of(folder / "minutes.jsonl")) == 100
+
+
 @pytest.mark.parametrize("name", ["journal", "sqlite_queue"])
 async def test_pipelines_joined_by_a_log_and_by_a_queue(name: str, folder: Path) -> None:
     first, second = load_example(name, folder, {})
@@ -90,6 +109,14 @@ async def test_file(folder: Path) -> None:
     await run_to_end(pipeline, folder)
 
     assert [json.loads(line) for line in lines_of(folder / "copy.jsonl")] == ORDERS
+
+
+async def test_dlt(folder: Path) -> None:
+    [pipeline] = load_example("dlt", folder, {})
+    for _ in range(2):
+        await run_to_end(pipeline, folder)
+
+    assert sqlite3.connect(folder / "shop.db").execute("SELECT id, total FROM orders").fetchall() == [(1, 3), (2, 4)]
 
 
 async def test_objects(folder: Path) -> None:
@@ -232,17 +259,25 @@ async def test_singer(folder: Path) -> None:
     ("name", "queue", "replaced"),
     [
         ("redis_streams", "redis", {'"redis://localhost:6379/0"': "url", 'stream="orders"': "stream=stream"}),
-        ("nats", "nats", {'"nats://localhost:4222"': "url", 'stream="orders"': "stream=stream"}),
+        (
+            "nats",
+            "nats",
+            {
+                '"nats://localhost:4222"': "url",
+                'stream="orders"': "stream=stream",
+                'subject="orders"': "subject=stream",
+            },
+        ),
         ("sqs", "sqs", {'url="https://sqs.eu-west-1.amazonaws.com/123456789012/orders"': "**options"}),
     ],
 )
 async def test_queues(
     name: str, queue: str, replaced: dict[str, str], folder: Path, make_harness: Callable[[str], QueueHarness]
 ) -> None:
-    harness = make_harness(queue)
-    harness.send([b"one", b"two"])
-    options = harness.options()
+    options = make_harness(queue).options()
+    options.pop("wait_seconds", None)
     names = {"options": options, "url": options.get("url"), "stream": options.get("stream")}
-    [pipeline] = load_example(name, folder, replaced, **names)
+    send, receive = load_example(name, folder, replaced, **names)
 
-    await run_until(pipeline, lambda: len(lines_of(folder / "orders.jsonl")) == 2, state=folder / "state")
+    await run_to_end(send, folder)
+    await run_until(receive, lambda: len(lines_of(folder / "orders.jsonl")) == 100, state=folder / "state")

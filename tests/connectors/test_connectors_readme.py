@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conduit_connectors import (
+    clock,
     delta,
     duckdb,
     file,
@@ -18,12 +19,15 @@ from conduit_connectors import (
     kafka,
     log,
     memory,
+    mqtt,
     mysql,
     nats,
     objects,
+    opensearch,
     parquet,
     postgres,
     postgres_polling,
+    rabbitmq,
     redis_streams,
     spark,
     sqlalchemy,
@@ -31,6 +35,7 @@ from conduit_connectors import (
     sqs,
     stdio,
     webhook,
+    websocket,
 )
 
 README = (Path(__file__).parents[2] / "connectors" / "README.md").read_text()
@@ -55,6 +60,7 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
 @pytest.mark.parametrize(
     "connector",
     [
+        clock.Source,
         delta.Source,
         delta.Destination,
         duckdb.Source,
@@ -67,6 +73,7 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
         http.Source,
         http.Destination,
         webhook.Source,
+        websocket.Source,
         journal.Source,
         journal.Destination,
         kafka.Source,
@@ -81,6 +88,7 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
         memory.Destination,
         objects.Source,
         objects.Destination,
+        opensearch.Destination,
         parquet.Source,
         parquet.Destination,
         spark.Source,
@@ -92,8 +100,15 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
         sqlalchemy.Source,
         sqlalchemy.Destination,
         sqs.Source,
+        sqs.Destination,
         redis_streams.Source,
+        redis_streams.Destination,
         nats.Source,
+        nats.Destination,
+        mqtt.Source,
+        mqtt.Destination,
+        rabbitmq.Source,
+        rabbitmq.Destination,
     ],
 )
 def test_every_option_is_named(connector: Any) -> None:

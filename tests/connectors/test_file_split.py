@@ -1,5 +1,6 @@
 """A file read in parts, each by another source, gives the records and positions that one reading gives."""
 
+import gzip
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,34 @@ def test_a_file_that_was_replaced_since_it_was_split_is_an_error(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("options", "can"),
-    [({}, True), ({"format": "json"}, True), ({"format": "csv"}, False), ({"tail": True}, False)],
+    [
+        ({}, True),
+        ({"format": "json"}, True),
+        ({"format": "csv"}, False),
+        ({"tail": True}, False),
+        ({"path": "*.csv", "format": "csv"}, True),
+        ({"path": "in.csv.gz", "format": "csv"}, True),
+    ],
 )
-def test_only_lines_of_a_file_that_ends_can_be_split(tmp_path: Path, options: dict[str, Any], can: bool) -> None:
-    assert file.Source(path=tmp_path / "in", **options).splits() is can
+def test_lines_of_a_file_that_ends_and_several_files_can_be_split(
+    tmp_path: Path, options: dict[str, Any], can: bool
+) -> None:
+    assert file.Source(**{"path": tmp_path / "in", **options}).splits() is can
+
+
+@pytest.mark.parametrize("size", [1, 150, 10_000])
+def test_the_parts_of_several_files_are_those_files(tmp_path: Path, size: int) -> None:
+    for number in range(6):
+        text = "n,text\n" + "".join(f'{number * 10 + row},"two\nlines"\n' for row in range(number))
+        content = text.encode()
+        name = f"{number}.csv" + (".gz" if number % 2 else "")
+        (tmp_path / name).write_bytes(gzip.compress(content) if number % 2 else content)
+    options = {"path": tmp_path / "*.csv*", "format": "csv", "on_replaced": "reread"}
+    read = whole(options, None)
+
+    assert len(read) == sum(range(6))
+    for position in (None, read[4][0].position, read[-1][0].position):
+        assert in_parts(options, position, size) == whole(options, position)
 
 
 def test_what_is_left_to_split_is_its_lag(tmp_path: Path) -> None:

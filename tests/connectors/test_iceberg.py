@@ -329,3 +329,14 @@ def test_folders_above_staged_files_are_durable(tmp_path: Path, synced: set[Path
 
     [file] = data_files(tmp_path)
     assert {*file.parents} <= synced | {Path("/")}
+
+
+def test_all_files_of_a_commit_are_durable_also_those_in_place_of_others(tmp_path: Path, synced: set[Path]) -> None:
+    destination = opened(tmp_path, columns=COLUMNS, mode="upsert", key=["n"])
+    destination.write(batch_of({"n": 1, "from": "a"}, {"n": 2, "from": "b"}))
+    destination.flush()
+    destination.write(batch_of({"n": 1, "from": "c"}))
+    destination.flush()
+
+    assert [row["from"] for row in iceberg_rows(tmp_path)] == ["c", "b"]
+    assert {path for path in (tmp_path / "lake").rglob("*") if path.is_file()} <= synced

@@ -82,6 +82,64 @@ TestTailingJournalSource = source_acceptance(a_journal_to_tail, records=40)
 TestUncommittedJournalSource = source_acceptance(uncommitted)
 
 
+@pytest.mark.parametrize("isolation", ["committed", "uncommitted"])
+@pytest.mark.parametrize("size", [1, 300, 1000, 100_000])
+def test_the_parts_of_a_journal_are_the_journal(tmp_path: Path, isolation: Any, size: int) -> None:
+    """Of two writers whose transactions overlap, one that never committed, and messages without ids."""
+    path = tmp_path / "j"
+    one, other = writing(path), writing(path, owner="other")
+    left = writing(path, owner="left")
+    for first in range(0, 60, 20):
+        one.write(batch_of(numbers(first, first + 5)))
+        other.write(batch_of(numbers(first + 10, first + 15)))
+        left.write(batch_of(numbers(first + 1000, first + 1003)))
+        one.write(batch_of(numbers(first + 5, first + 10)))
+        for each in (other, one):
+            intent = each.stage()
+            assert intent is not None
+            each.apply(intent)
+    assert left.stage() is not None
+    with FileLog(path) as log:
+        log.append([encode_body(record) for record in numbers(60, 64)])
+    options: dict[str, Any] = {"until": "end", "isolation": isolation}
+    whole = read(opened(path, **options))
+
+    assert sorted(values(whole))[:34] == [*range(15), *range(20, 35), *range(40, 44)]
+    for place in (None, 0, 3, 14, 33, len(whole) - 1):
+        start = None if place is None else whole[place].position
+        rest = whole if place is None else whole[place + 1 :]
+        parts = split_all(opened(path, start, **options), size)
+        assert values([record for part in parts for record in read_part(path, part, options)]) == values(rest)
+        # A part of another engine may have been the last: every position of a part goes on exactly.
+        for record in [record for part in parts for record in read_part(path, part, options)][::7]:
+            after = values(rest)[values(rest).index(record.payload["n"]) + 1 :]
+            assert values(read(opened(path, record.position, **options))) == after
+    assert len(split_all(opened(path, **options), 1)) > 4
+
+
+def split_all(source: journal.Source, size: int) -> list[bytes]:
+    parts: list[bytes] = []
+    try:
+        while True:
+            parts.append(source.split(size))
+    except EndOfSource:
+        source.teardown()
+        return parts
+
+
+def read_part(path: Path, part: bytes, options: dict[str, Any]) -> list[Record]:
+    source = journal.Source(path=path, **options)
+    source.open_part(part)
+    found = read(source, 3)
+    source.teardown()
+    return found
+
+
+def test_only_a_journal_with_an_end_is_split(tmp_path: Path) -> None:
+    assert journal.Source(path=tmp_path, until="end").splits()
+    assert "waits for more" in str(journal.Source(path=tmp_path).reads_alone())
+
+
 def a_destination(tmp_path: Path) -> tuple[journal.Destination, Callable[[], list[Any]]]:
     path = tmp_path / "deep" / "journal"
     return journal.Destination(path=path), lambda: [record.payload.after for record in read(opened(path))]

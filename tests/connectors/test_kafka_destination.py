@@ -49,6 +49,18 @@ def test_a_record_becomes_a_message_with_its_key_and_headers(topics: KafkaTopics
     ]
 
 
+def test_messages_are_the_same_with_every_compression(topics: KafkaTopics) -> None:
+    topic, value = topics.create(), b"the same again " * 500
+    for compression in ("none", "gzip", "snappy", "lz4", "zstd"):
+        refused = write(
+            kafka.Destination(servers=topics.address, topic=topic, compression=compression),
+            Record(compression.encode(), payload=Payload(after=value)),
+        )
+        assert refused == {}
+
+    assert [each.value() for each in topics.messages(topic)] == [value] * 5
+
+
 def test_a_field_may_be_the_key(topics: KafkaTopics) -> None:
     topic = topics.create()
     refused = write(

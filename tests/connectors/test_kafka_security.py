@@ -10,13 +10,13 @@ from conduit_connectors import kafka, memory
 from conduit_connectors.kafka.connection import LogThrottle
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._resource import ResourceType
-from kafka_topics import KafkaTopics
+from kafka_topics import KafkaTopics, offsets_in
 
 import conduit_py
 from conduit_py import Destination, Pipeline, Source
 from conduit_py.errors import FatalError, PipelineInvalid, TransientError
 from conduit_py.graph.compile import compile_pipeline
-from conduit_py.sdk import NothingYet, PositionMap, Reading
+from conduit_py.sdk import NothingYet, Reading
 from conduit_py.status import Status
 from conduit_py.testing.server_process import free_port
 from conduit_py.testing.services import KafkaServer
@@ -162,7 +162,7 @@ class Member:
             position = records[0].position if records else reading.position  # type: ignore[union-attr]
             assert position is not None
             trio.run(self._source.ack, [position])
-            self.encoded, self.position = position, PositionMap.decode(position)
+            self.encoded, self.position = position, offsets_in(position)
             return records[0].payload.after if records else None
 
     def share(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 import trio
 from conduit_connectors import kafka, memory
 from confluent_kafka import Producer
-from kafka_topics import KafkaTopics
+from kafka_topics import KafkaTopics, offsets_in
 
 import conduit_py
 from conduit_py import Destination, Pipeline, Source
@@ -44,7 +44,7 @@ def test_a_message_becomes_a_record_with_its_key_time_and_headers(topics: KafkaT
         "opencdc.createdAt": "1700000000123000000",
         "kafka.header.trace": "abc",
     }
-    assert PositionMap.decode(first.position) == {f"{topic}:0": 1}
+    assert offsets_in(first.position) == {f"{topic}:0": 1}
     # What text by name cannot carry is kept whole.
     assert second.metadata["kafka.headers"] == '[["twice", "MQ=="], ["twice", "/w=="]]'
     assert (third.key, third.payload.after, third.operation) == (b"gone", None, Operation.DELETE)
@@ -143,7 +143,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(topics: KafkaTopic
     restarted.teardown()
 
     assert [found.payload.after, again.payload.after] == [b"new", b"new"]
-    assert PositionMap.decode(found.position) == {f"{topic}:0": 0, f"{topic}:1": 1}
+    assert offsets_in(found.position) == {f"{topic}:0": 0, f"{topic}:1": 1}
 
 
 def test_a_header_whose_name_is_no_text_is_a_dead_letter(topics: KafkaTopics, read_refused: Any, read_all: Any) -> None:
@@ -200,7 +200,11 @@ def test_an_offset_that_the_topic_no_longer_has_is_an_error_and_not_skipped(topi
 def test_a_topic_that_is_deleted_while_it_is_read_ends_the_run(topics: KafkaTopics, grouped: bool) -> None:
     topic = topics.create()
     topics.fill(topic, [b"1"])
-    source = kafka.Source(servers=topics.address, topics=[topic], group=topic if grouped else None).fresh()
+    # The client believes that a topic is gone, and a member gives up its partitions, only after half a minute each.
+    source = kafka.Source(
+        servers=topics.address, topics=[topic], group=topic if grouped else None, revoke_seconds=2,
+        config={"topic.metadata.propagation.max.ms": 1000},
+    ).fresh()  # fmt: skip
     source.open(None)
     # A member waits for the acks of what is taken from it.
     [record] = reads(source, 1)
@@ -241,3 +245,49 @@ def test_a_position_of_another_connector_is_refused() -> None:
         with pytest.raises(FatalError):
             source.check_position(position)
     source.check_position(b'{"#":3,"t:0":1}')
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_topic_that_was_created_again_is_refused_although_it_has_the_offset(
+    topics: KafkaTopics, grouped: bool
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"1", b"2"])
+    declared = kafka.Source(servers=topics.address, topics=[topic], group=topic if grouped else None)
+    source = declared.fresh()
+    source.open(None)
+    read = reads(source, 2)
+    trio.run(source.ack, [record.position for record in read])
+    source.teardown()
+    topics.create_again(topic, [b"new 1", b"new 2", b"new 3"])
+    source = declared.fresh()
+    with pytest.raises(FatalError, match=f"topic {topic} was created again") as raised:
+        source.open(read[-1].position)
+    source.teardown()
+
+    assert "reset the position of this source" in (raised.value.suggestion or "")
+    # An operator who sets a position says where to go on in the new topic, and needs no id for it.
+    source = declared.fresh()
+    source.open(PositionMap.encode({f"{topic}:0": 1}))
+    [record] = reads(source, 1)
+    source.teardown()
+    assert record.payload.after == b"new 2"
+
+
+def test_a_topic_that_is_created_again_while_it_is_read_ends_the_run(topics: KafkaTopics) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"1", b"2"])
+    source = kafka.Source(servers=topics.address, topics=[topic]).fresh()
+    source.open(None)
+    *_, last = reads(source, 2)
+    topics.create_again(topic, [b"new 1", b"new 2", b"new 3"])
+    # Ten never come. The client may give those of the new topic that follow the offset.
+    with pytest.raises(FatalError, match=topic):
+        reads(source, 10)
+    source.teardown()
+
+    # What was given of the new topic is refused by the next start.
+    source = kafka.Source(servers=topics.address, topics=[topic]).fresh()
+    with pytest.raises(FatalError, match=f"topic {topic} was created again"):
+        source.open(last.position)
+    source.teardown()

@@ -10,19 +10,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from lake_tables import iceberg_rows, iceberg_table
+from lake_tables import LAKE_MODULES, iceberg_rows, iceberg_table
 from sql_world import duckdb_world
 from warm_python import run_warm
 
 CHILD = Path(__file__).with_name("lake_child.py")
 HOME = ["transaction.before_commit:2", "transaction.after_home_commit:1"]
-PRELOADED = [*(f"conduit_connectors.{each}" for each in ("duckdb", "iceberg", "sqlalchemy")), "pyiceberg.catalog.sql"]
 STAGED = ["transaction.before_commit:2", "transaction.after_commit:1"]
 
 
 def run_child(folder: Path, kind: str, **variables: str) -> int:
     command = [sys.executable, str(CHILD), str(folder), kind]
-    ran = run_warm(command, env=os.environ | variables, preloaded=PRELOADED)
+    ran = run_warm(command, env=os.environ | variables, preloaded=LAKE_MODULES)
     print(ran.stdout, ran.stderr)
     return ran.returncode
 

@@ -308,3 +308,24 @@ def test_it_needs_neither_spark_nor_java(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", WITHOUT], cwd=tmp_path, env=environment, capture_output=True, text=True)
 
     assert ran.returncode == 0, ran.stderr
+
+
+def test_columns_without_repeated_values_go_without_a_dictionary(tmp_path: Path) -> None:
+    table = pa.table({"n": range(3000), "city": ["Bonn"] * 3000, "at": [{"x": n, "y": 1} for n in range(3000)]})
+    destination = opened(tmp_path)
+    for _ in range(2):
+        destination.write(table_batch(table))
+        destination.flush()
+    more = table.append_column("more", pa.array(range(3000)))
+    changed = opened(tmp_path, on_new_field="add")
+    changed.write(table_batch(more))
+    changed.flush()
+
+    groups = [pq.ParquetFile(file).metadata.row_group(0) for file in files(tmp_path)]
+    found = [{column.path_in_schema for column in _columns(group) if column.has_dictionary_page} for group in groups]
+    assert found == [{"n", "city", "at.x", "at.y"}, {"city", "at.y"}, {"n", "city", "at.x", "at.y", "more"}]
+    assert stored(tmp_path)[3000:6000] == table.to_pylist()
+
+
+def _columns(group: Any) -> list[Any]:
+    return [group.column(number) for number in range(group.num_columns)]

@@ -163,3 +163,49 @@ def test_a_missing_file_and_a_position_of_another_source_are_told(tmp_path: Path
         opened(tmp_path / "none.parquet")
     with pytest.raises(FatalError, match="is not a position of the parquet source"):
         parquet.Source(path="x").check_position(b"file:1:2:3")
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_parts_are_what_reading_returns(tmp_path: Path, size: int) -> None:
+    """Small files together, and row groups of a large one apart; from any row on, also within a row group."""
+    some_files(tmp_path)
+    whole = [record for read in read_all(opened(tmp_path / "in")) for record in read]
+    for start in (None, whole[5].position):
+        splitting = opened(tmp_path / "in", start)
+        parts = []
+        while True:
+            try:
+                parts.append(splitting.split(size))
+            except EndOfSource:
+                break
+        splitting.teardown()
+        found = []
+        for part in parts:
+            reader = parquet.Source(path=str(tmp_path / "in")).fresh()
+            reader.open_part(part)
+            found += [record for read in read_all(reader, 1) for record in read]
+        assert found == [record for read in read_all(opened(tmp_path / "in", start)) for record in read]
+        if start is None:
+            # Groups of two rows: 2 + 3, and the file without rows.
+            assert len(parts) == (6 if size == 1 else 1)
+
+
+def test_a_part_of_a_file_that_was_replaced_is_an_error(tmp_path: Path) -> None:
+    path = numbers(tmp_path / "a.parquet", 1, 2, 3)
+    part = opened(path).split(1)
+    numbers(path, 1, 2, 4)
+
+    reader = parquet.Source(path=str(path)).fresh()
+    reader.open_part(part)
+
+    with pytest.raises(FatalError, match="was replaced"):
+        reader.read(1)
+
+
+def test_a_damaged_file_is_found_by_whoever_reads_its_part(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more of it")
+    reader = parquet.Source(path=str(tmp_path)).fresh()
+    reader.open_part(opened(tmp_path).split(1))
+
+    with pytest.raises(FatalError, match="cannot be read as Parquet"):
+        reader.read(1)

@@ -102,16 +102,24 @@ def test_files_of_other_databases_are_looked_at_and_not_made_or_changed(tmp_path
 
 
 def test_postgresql_answers_with_its_version(postgres: str) -> None:
-    for connector in (
-        postgres_polling.Source(url=postgres, table="orders", column="id"),
-        postgres_connector.Source(url=postgres, tables=["orders"], slot="probed"),
-    ):
-        assert probe(connector).startswith("PostgreSQL 1")
+    assert probe(postgres_connector.Source(url=postgres, tables=["orders"], slot="probed")).startswith("PostgreSQL 1")
     assert probe(postgres_connector.Destination(url=postgres, table="orders")) == "the database answers"
     with psycopg.connect(postgres) as connection:
         tables = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
         slots = connection.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
         assert (tables, slots.fetchone()) == ((0,), (0,))
+
+
+def test_a_table_that_cannot_be_polled_is_told_before_it_runs(postgres: str) -> None:
+    source = postgres_polling.Source(url=postgres, table="orders", column="at")
+    with pytest.raises(ConduitError, match="there is no table"):
+        probe(source)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE TABLE orders (id int PRIMARY KEY, at timestamptz)")
+        with pytest.raises(ConduitError, match="may be NULL"):
+            probe(source)
+        connection.execute("ALTER TABLE orders ALTER at SET NOT NULL")
+        assert probe(source).endswith("has the table public.orders")
 
 
 def test_mariadb_answers(mariadb: str) -> None:
@@ -135,12 +143,20 @@ def test_queues_answer_and_no_group_or_consumer_is_made(
     client = redis.Redis.from_url(redis_server)
     client.xadd(queue_name, {"body": "1"})
     assert probe(redis_streams.Source(url=redis_server, stream=queue_name)) == "the stream has 1 entries"
+    assert probe(redis_streams.Destination(url=redis_server, stream=queue_name)) == "the stream has 1 entries"
+    assert probe(redis_streams.Destination(url=redis_server, stream=f"{queue_name}-2")) == "the stream has 0 entries"
     assert client.xinfo_groups(queue_name) == []
+    assert client.keys(f"{queue_name}*") == [queue_name.encode()]
     client.close()
-    with pytest.raises(ConduitError):
-        probe(nats_connector.Source(url=nats_server, stream=queue_name))
-    with pytest.raises(ConduitError):
-        probe(sqs.Source(url=f"{sqs_server}/1/none", region="eu-west-1", endpoint=sqs_server))
+    for of_nats in (
+        nats_connector.Source(url=nats_server, stream=queue_name),
+        nats_connector.Destination(url=nats_server, stream=queue_name, subject="s"),
+    ):
+        with pytest.raises(ConduitError, match="has no stream"):
+            probe(of_nats)
+    for of_sqs in (sqs.Source, sqs.Destination):
+        with pytest.raises(ConduitError):
+            probe(of_sqs(url=f"{sqs_server}/1/none", region="eu-west-1", endpoint=sqs_server))
 
 
 @pytest.mark.parametrize(

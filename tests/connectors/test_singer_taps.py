@@ -1,4 +1,4 @@
-"""Real taps from PyPI, of the old and the new SDK, against real servers: `make test-taps`.
+"""Real taps from PyPI, of the old and the new SDK, against real servers, and killed: `make test-taps`.
 
 Each is installed in an environment of its own, once. They read the same eight rows, from a file, an API, PostgreSQL,
 MariaDB and S3.
@@ -6,10 +6,14 @@ MariaDB and S3.
 
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ import pytest
 from conduit_connectors import singer
 from mariadb_changes import run_sql as run_on_mariadb
 from postgres_changes import run_sql
+from warm_python import WarmCommand
 
 from conduit_py.testing import source_acceptance
 
@@ -132,3 +137,65 @@ TestRest = source_acceptance(rest, seconds=SECONDS)
 TestNewPostgres = source_acceptance(new_postgres, seconds=SECONDS)
 TestOldPostgres = source_acceptance(old_postgres, seconds=SECONDS)
 TestOldMariadb = source_acceptance(old_mariadb, seconds=SECONDS)
+
+KILLS = 6
+PIPELINE = """
+from conduit_connectors import file, singer
+from conduit_py import Pipeline
+
+pipeline = Pipeline(
+    "tap",
+    sources={{"tap": singer.Source(**{options})}},
+    destinations={{"out": file.Destination(path="out.jsonl", format="json")}},
+    delivery="exactly_once",
+)
+"""
+
+
+def run_with_kills(source: singer.Source, folder: Path) -> set[int]:
+    """Kill the tap, or the process that reads it, at random moments; then let it end. Returns the ids written."""
+    secret = {name: each.get_secret_value() for name, each in source.options.secret_config.items()}
+    options = {**source.options.model_dump(), "secret_config": secret}
+    (folder / "tap.py").write_text(PIPELINE.format(options=options))
+    rng = random.Random(len(source.options.command[0]))
+    seconds, kills = 20.0, 0
+    while True:
+        began = time.monotonic()
+        with WarmCommand("run", "tap.py", "--state", "state", cwd=folder, stderr=subprocess.PIPE) as process:
+            try:
+                process.communicate(timeout=rng.uniform(0, seconds) if kills < KILLS else SECONDS)
+            except subprocess.TimeoutExpired:
+                kills += 1
+                # Children that are not there yet, or no more, leave the reader.
+                taps = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                victim = int(rng.choice(taps)) if taps and rng.random() < 0.5 else process.pid
+                with suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+                process.communicate(timeout=SECONDS)
+        if process.returncode == 0:
+            # Shorter from now on, so that kills come before the end.
+            seconds = min(seconds, time.monotonic() - began)
+            if kills >= KILLS or seconds < 0.5:
+                break
+    return {json.loads(line)["id"] for line in (folder / "out.jsonl").read_text().splitlines()}
+
+
+def test_a_killed_jsonl_skips_nothing(tmp_path: Path) -> None:
+    assert run_with_kills(jsonl(tmp_path), tmp_path) == set(range(8))
+
+
+def test_a_killed_rest_skips_nothing(tmp_path: Path) -> None:
+    for source in rest(tmp_path):
+        assert run_with_kills(source, tmp_path) == set(range(8))
+
+
+def test_a_killed_new_postgres_skips_nothing(postgres: str, tmp_path: Path) -> None:
+    assert run_with_kills(new_postgres(postgres), tmp_path) == set(range(8))
+
+
+def test_a_killed_old_postgres_skips_nothing(postgres: str, tmp_path: Path) -> None:
+    assert run_with_kills(old_postgres(postgres), tmp_path) == set(range(8))
+
+
+def test_a_killed_old_mariadb_skips_nothing(mariadb: str, tmp_path: Path) -> None:
+    assert run_with_kills(old_mariadb(mariadb), tmp_path) == set(range(8))

@@ -82,8 +82,11 @@ def is_same(stored: Any, given: Any) -> bool:
         return stored in (given, int(given), str(given).lower(), str(int(given)))
     if isinstance(given, dict):
         return stored == given or (isinstance(stored, str) and json.loads(stored) == given)
-    if given is None or isinstance(stored, bool):
-        return stored is given
+    if isinstance(stored, bool):
+        # PostgreSQL reads a text as a value of its column's type.
+        return stored is given or given == str(stored).lower()
+    if given is None:
+        return stored is None
     if isinstance(given, str) and isinstance(stored, str):
         return stored == given
     if stored in ("false", "true"):

@@ -21,7 +21,7 @@ from sql_world import alchemy_url, alchemy_world, postgres_world
 
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.record import Record
-from conduit_py.sdk import NothingYet
+from conduit_py.sdk import EndOfSource, NothingYet
 from conduit_py.testing import destination_acceptance, source_acceptance
 
 AT = datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
@@ -126,6 +126,94 @@ class TestSource:
 
         with pytest.raises(FatalError, match="a row has no n"):
             read_until_end(source, record.position)
+
+
+class TestParts:
+    """Ranges of keys that many processes read give what one process reads."""
+
+    @pytest.mark.parametrize("size", [1, 100, 100_000])
+    def test_the_parts_of_a_table_are_the_table(self, tmp_path: Path, size: int) -> None:
+        url = f"sqlite:///{tmp_path}/data.db"
+        run(url, TABLE)
+        insert(url, *((id, id * 7 % 10) for id in range(20)))
+        source = Source(url=url, table="orders", column="changed_at")
+        whole = read_until_end(source)
+
+        for position in (None, whole[0].position, whole[17].position, whole[-1].position):
+            parts = split_all(source, position, size)
+            rest = read_until_end(source, position)
+            assert [record for part in parts for record in read_part(source, part)] == rest
+            assert {1: len(parts) == len(rest), 100: len(parts) < max(2, len(rest)), 100_000: len(parts) < 2}[size]
+
+    def test_servers_find_the_same_parts(self, url: str) -> None:
+        run(url, TABLE)
+        insert(url, *((id, id * 7 % 5) for id in range(10)))
+        source = Source(url=url, table="orders", column="changed_at")
+        whole = read_until_end(source)
+        parts = split_all(source, whole[2].position, 100)
+
+        assert len(parts) > 1
+        assert [record for part in parts for record in read_part(source, part)] == whole[3:]
+
+    def test_a_row_that_moves_or_goes_is_as_it_is_when_its_part_is_read(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/data.db"
+        run(url, TABLE)
+        insert(url, *((id, id) for id in range(6)))
+        source = Source(url=url, table="orders", column="changed_at")
+        parts = split_all(source, None, 1)
+        run(url, "DELETE FROM orders WHERE id = 2", "UPDATE orders SET changed_at = '2026-01-01 00:00:59' WHERE id = 4")
+
+        assert [ids(read_part(source, part)) for part in parts] == [[0], [1], [], [3], [], [5]]
+
+    def test_a_row_with_the_key_of_another_is_found_at_the_end_of_a_part(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/data.db"
+        run(url, "CREATE TABLE t (n INTEGER NOT NULL)", "INSERT INTO t VALUES (1), (2), (2), (3)")
+        source = Source(url=url, table="t", column="n", key=["n"])
+        first, second, *_ = split_all(source, None, 1)
+
+        assert [record.payload["n"] for record in read_part(source, first)] == [1]
+        with pytest.raises(FatalError, match="several rows have n = 2"):
+            read_part(source, second)
+
+    def test_waits_for_late_commits_before_it_splits(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/data.db"
+        run(url, TABLE)
+        insert(url, (1, 1))
+        source = Source(url=url, table="orders", column="id", delay_seconds=3600).fresh()
+        source.open(None)
+        with pytest.raises(NothingYet):
+            source.split(100)
+        source.teardown()
+
+    def test_a_file_of_sqlite_is_read_by_one_process(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"table": "t", "column": "n"}
+
+        assert not Source(url=f"sqlite:///{tmp_path}/data.db", **options).splits()
+        assert Source(url="postgresql+psycopg://host/name", **options).splits()
+
+
+def split_all(source: Source, position: bytes | None, size: int) -> list[bytes]:
+    source, parts = source.fresh(), list[bytes]()
+    source.open(position)
+    try:
+        while True:
+            parts.append(source.split(size))
+    except EndOfSource:
+        return parts
+    finally:
+        source.teardown()
+
+
+def read_part(source: Source, part: bytes) -> list[Record]:
+    source, records = source.fresh(), list[Record]()
+    source.open_part(part)
+    try:
+        while True:
+            records += source.read(3).records
+    except EndOfSource:
+        return records
+    finally:
+        source.teardown()
 
 
 def some_orders(tmp_path: Path) -> Source:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from conduit_connectors import memory, nats, postgres
-from conduit_connectors.delta import destination as delta_destination
+from conduit_connectors.delta import table as delta_table
 from queue_servers import beside_python
 
 import conduit_py
@@ -70,9 +70,9 @@ def test_nats(guarded_nats: str, user: str) -> None:
 def test_delta_tells_wrong_keys_from_a_store_that_is_away() -> None:
     # As deltalake words them: a store that checks keys is not part of the tests.
     denied = "Generic S3 error: status 403 Forbidden: <Error><Code>InvalidAccessKeyId</Code></Error>"
-    with pytest.raises(FatalError, match="refuses us"), delta_destination.table_errors("s3://bucket/t"):
+    with pytest.raises(FatalError, match="refuses us"), delta_table.table_errors("s3://bucket/t"):
         raise OSError(denied)
-    with pytest.raises(sdk.TransientError), delta_destination.table_errors("s3://bucket/t"):
+    with pytest.raises(sdk.TransientError), delta_table.table_errors("s3://bucket/t"):
         raise OSError("Generic S3 error: error sending request: connection refused")
 
 

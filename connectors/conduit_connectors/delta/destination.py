@@ -1,36 +1,42 @@
 """The Delta destination: appends rows to a Delta Lake table, without Spark and without Java."""
 
-import hashlib
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import ClassVar, Required, Unpack
-from urllib.parse import unquote, urlsplit
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Required, Unpack
 
 import msgspec
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
-from conduit_connectors.column_policy import check_new_column, explain, new_fields
+from conduit_connectors.column_policy import explain, new_fields
+from conduit_connectors.delta.adopted_files import AdoptedFile, add_actions, move_files, takes_files
+from conduit_connectors.delta.table import (
+    added_files,
+    concat,
+    delta_field,
+    local_folder,
+    parse_columns,
+    settle,
+    table_errors,
+    table_place,
+)
+from conduit_connectors.delta.task_files import DeltaTaskFiles, grant_table, hidden_folder
 from conduit_connectors.file.disk import sync_above, sync_below
 from conduit_connectors.ignored_fields import IgnoredFields
+from conduit_connectors.lake_parts import HIDDEN, LakeDestination, TakenParts, why_one_writer
+from conduit_connectors.objects.staged_parts import owned_folder
 from conduit_connectors.policy_options import OnType, PolicyArguments, PolicyOptions
 from conduit_connectors.table_rows import fit_batch
-from conduit_py import sdk
-from conduit_py.sdk import AckMode, Batch, FatalError, Fenced, TransientError
+from conduit_py.sdk import Batch, FatalError, Fenced, PartId, StageCleared
 
-_DENIED = re.compile(
-    "<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied)</Code>"
-    "|lacked the necessary privileges|lacked valid authentication credentials"
-)
-"""What object stores answer to wrong keys, and what deltalake makes of it. No name of a partition can have a `<`."""
+_STAGED = re.compile(r"(\d{12})-.+")
+"""The files of the driver, and those of tasks with their grants and lists."""
 
 
 class DestinationOptions(PolicyOptions):
@@ -74,29 +80,32 @@ class StagedCommit(msgspec.Struct, frozen=True):
     application: str
     version: int
     files: list[str]
+    adopted: list[AdoptedFile] = []
+    """Those of tasks of Spark. They become files of the table as they are."""
 
 
-class Destination(sdk.StagedDestination[DestinationOptions]):
+class Destination(LakeDestination[DestinationOptions]):
     """Appends the fields of `payload.after` as rows, in the types of the table.
 
     Exactly-once in an exactly-once pipeline (staged): each transaction is one commit of the table. The commit
     carries the number of the transaction as Delta's transaction id, and is not repeated. At-least-once in any
     other. A record that the table's types would change, or that has no structured payload, is refused.
+
+    On Spark executors write the files, and the driver moves them into the table and commits them. A table with
+    partitions, constraints or generated columns is written by the driver from those files.
     """
 
-    acks: ClassVar[AckMode] = AckMode.FLUSH
     takes = dict
 
     _application: str | None = None
     """In an exactly-once pipeline: its application id in the table."""
-    _ignored: IgnoredFields | None = None
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
     @property
     def claims(self) -> str:
-        return f"the Delta table {_place(self.options.path, self.options.storage)}"
+        return f"the Delta table {table_place(self.options.path, self.options.storage)}"
 
     def probe(self) -> str:
         storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
@@ -132,8 +141,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                 "another process runs it, or the state directory is not the one that was used before",
                 suggestion="run a pipeline in one place at a time, always with the same state directory",
             )
-        # A hash: the id of a pipeline may have characters that file systems refuse.
-        folder = f"_conduit/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
+        folder = f"{HIDDEN}/{owned_folder(owner)}"
         with table_errors(self.options.path):
             for file in self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
                 # Some object stores list the folder itself too.
@@ -144,6 +152,12 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         self._folder, self._fence, self._count = folder, fence, 0
 
     def write(self, batch: Batch) -> dict[int, str]:
+        refused = self.keep_rows(batch)
+        if self._application is not None and sum(rows.num_rows for rows in self._rows) >= self.options.rows_max:
+            self._stage_rows()
+        return refused
+
+    def keep_rows(self, batch: Batch) -> dict[int, str]:
         unfit = self._add_columns(batch) if self.options.on_new_field == "add" else {}
         if self.options.ignores_new_fields and self._ignored is not None:
             self._ignored.count(batch, self._schema.names, self.options.path)
@@ -153,40 +167,104 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         explain(refused, unfit, batch)
         if rows is not None:
             self._rows.append(rows)
-        if self._application is not None and sum(rows.num_rows for rows in self._rows) >= self.options.rows_max:
-            self._stage_rows()
         return refused
 
     def flush(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            self._append(_concat(rows), None)
+            self._append(concat(rows), None)
+        if adopted := self._seal():
+            self._show([], adopted, None)
+            self._remove_waiting([], adopted)
 
     def stage(self) -> bytes | None:
         self._stage_rows()
         files, self._staged = self._staged, []
-        if not files:
+        if adopted := self._seal():
+            # One commit has all of a transaction, so those of the driver become files of the table too.
+            files, adopted = [], [*map(AdoptedFile.of, files), *adopted]
+        if not files and not adopted:
             return None
         assert self._application is not None
         self._count += 1
-        return msgspec.json.encode(StagedCommit(self._application, self._fence << 32 | self._count, files))
+        return msgspec.json.encode(StagedCommit(self._application, self._fence << 32 | self._count, files, adopted))
 
     def apply(self, intent: bytes) -> None:
         stage = msgspec.json.decode(intent, type=StagedCommit)
         with table_errors(self.options.path):
             self._table.update_incremental()
-            if (self._table.transaction_version(stage.application) or -1) < stage.version:
+            done = (self._table.transaction_version(stage.application) or -1) >= stage.version
+        if not done:
+            self._show(stage.files, stage.adopted, Transaction(stage.application, stage.version))
+        self._remove_waiting(stage.files, stage.adopted)
+
+    def stages_remotely(self, *, exactly_once: bool) -> str | None:
+        if self.options.partition_by:
+            return "the driver has to divide the rows into partitions: leave out partition_by"
+        return why_one_writer(self.options)
+
+    def grant(self) -> bytes:
+        uri, owned = self._table.table_uri, self._application is not None
+        with table_errors(self.options.path):
+            if self._parts is None:
+                place = hidden_folder(uri, self._storage, self.options.path)
+                granted = place.grant(self._folder.rpartition("/")[2] if owned else None, self._fence if owned else 0)
+                self._parts = TakenParts(place, granted)
+        return grant_table(self._parts.grant, uri, self._schema)
+
+    @property
+    def rows_max(self) -> int:
+        return self.options.rows_max
+
+    def clear_staged(self, age_seconds: float, owner: str | None) -> StageCleared:
+        storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
+        with table_errors(self.options.path):
+            try:
+                uri = DeltaTable(self.options.path, storage_options=storage).table_uri
+            except TableNotFoundError:
+                return StageCleared()
+            return hidden_folder(uri, storage, self.options.path).clear_dead(age_seconds, owner)
+
+    def open_task(self, grant: bytes, part: PartId) -> DeltaTaskFiles:
+        storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
+        return DeltaTaskFiles(grant, part, storage, self.options.path)
+
+    def errors(self) -> AbstractContextManager[None]:
+        return table_errors(self.options.path)
+
+    def _seal(self) -> list[AdoptedFile]:
+        if self._parts is None:
+            return []
+        with table_errors(self.options.path):
+            return [AdoptedFile.of(each.path) for each in self._parts.seal()]
+
+    def _show(self, files: Sequence[str], adopted: Sequence[AdoptedFile], transaction: Transaction | None) -> None:
+        """Commit the rows of files that wait, or those files, and remove what is not needed any more."""
+        with table_errors(self.options.path):
+            if adopted and takes_files(self._table, self._files, adopted):
+                self._adopt(adopted, transaction)
+            else:
                 # In their own types: they may have columns that the table is about to get.
-                tables = [pq.read_table(name, filesystem=self._files, partitioning=None) for name in stage.files]
-                self._append(_concat(tables), Transaction(stage.application, stage.version))
-            for name in stage.files:
+                names = [*files, *(each.find(self._files) for each in adopted)]
+                tables = [pq.read_table(name, filesystem=self._files, partitioning=None) for name in names]
+                self._append(concat(tables), transaction)
+
+    def _adopt(self, adopted: Sequence[AdoptedFile], transaction: Transaction | None) -> None:
+        move_files(self._files, adopted)
+        self._settle([each.name for each in adopted])
+        properties = CommitProperties(app_transactions=[transaction]) if transaction is not None else None
+        actions = add_actions(self._files, adopted)
+        self._table.create_write_transaction([*actions], "append", self._table.schema(), commit_properties=properties)
+        self._settle([f"_delta_log/{self._table.version():020d}.json"])
+
+    def _remove_waiting(self, files: Sequence[str], adopted: Sequence[AdoptedFile]) -> None:
+        waiting = [*files, *(each.waits_as for each in adopted)]
+        with table_errors(self.options.path):
+            for name in waiting:
                 if self._files.get_file_info(name).type != pafs.FileType.NotFound:
                     self._files.delete_file(name)
-
-    def teardown(self) -> None:
-        # There is nothing to release: every file is closed after it is written.
-        if self._ignored is not None:
-            self._ignored.report()
+            if self._parts is not None:
+                self._parts.mark_visible(waiting)
 
     def _open_table(self) -> DeltaTable:
         options = self.options
@@ -198,12 +276,12 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                     f"there is no Delta table at {options.path}",
                     suggestion='correct `path`, or give `columns` to create it: {"id": "long", "name": "string"}',
                 ) from None
-        schema = _parse_columns(options.columns)
+        schema = parse_columns(options.columns)
         # Another process may create it at the same time.
         table = DeltaTable.create(
             options.path, schema, "ignore", partition_by=options.partition_by, storage_options=self._storage
         )
-        if (folder := _local_folder(table)) is not None:
+        if (folder := local_folder(table.table_uri)) is not None:
             sync_below(folder, (folder / "_delta_log").iterdir())
             sync_above(folder)
         return table
@@ -215,7 +293,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             return
         name = f"{self._folder}/{self._fence:012d}-{self._count:09d}-{len(self._staged):06d}.parquet"
         with table_errors(self.options.path):
-            pq.write_table(_concat(rows), name, filesystem=self._files)
+            pq.write_table(concat(rows), name, filesystem=self._files)
             self._settle([name])
         self._staged.append(name)
 
@@ -237,7 +315,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         for name, kind in new.items():
             try:
                 if name not in self._schema.names:
-                    self._schema = self._schema.append(_delta_field(name, kind, self._schema.names))
+                    self._schema = self._schema.append(delta_field(name, kind, self._schema.names))
             except ValueError as error:
                 unfit[name] = f"the field {name!r} gets no column: {error}"
         return unfit
@@ -254,92 +332,8 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                 commit_properties=properties,
             )
             log = f"_delta_log/{self._table.version():020d}.json"
-            self._settle([*_added_files(self._files.open_input_file(log).read()), log])
+            self._settle([*added_files(self._files.open_input_file(log).read()), log])
 
     def _settle(self, names: Sequence[str]) -> None:
         """Sync local files. Object stores make a file durable when it is closed."""
-        if (folder := _local_folder(self._table)) is not None:
-            # Folders too: those of a new partition, and of what is staged, may have just been made.
-            sync_below(folder, [folder / name for name in names])
-
-
-def _local_folder(table: DeltaTable) -> Path | None:
-    root = urlsplit(table.table_uri)
-    return Path(unquote(root.path)) if root.scheme in ("", "file") else None
-
-
-def _place(path: str, storage: Mapping[str, SecretStr]) -> str:
-    """Return where a table is, in the same words whatever way it is named; without anything secret."""
-    scheme, separator, rest = path.partition("://")
-    if not separator or scheme.lower() == "file":
-        return os.path.realpath(unquote(rest) if separator else path)
-    ends = [value.get_secret_value() for name, value in storage.items() if "endpoint" in name.lower()]
-    # Buckets of two stores may have the same name. Passwords are before an "@".
-    store = "".join(f" at {each.partition('://')[2].rpartition('@')[2].strip('/')}" for each in sorted(ends))
-    kind = scheme.lower().replace("s3a", "s3")
-    return f"{kind}://{'/'.join(filter(None, rest.rpartition('@')[2].split('/')))}{store}"
-
-
-_STAGED = re.compile(r"(\d{12})-\d{9}-\d{6}\.parquet")
-
-
-def _concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of all. Those from before a column was added have null there."""
-    return pa.concat_tables(tables, promote_options="default")
-
-
-def _delta_field(name: str, kind: pa.DataType | None, taken: Sequence[str]) -> pa.Field:
-    """Return the column for a field, in the type that Delta has for it. Raises ValueError if it can have none."""
-    if isinstance(name, str) and _NO_COLUMN.search(name):
-        raise ValueError("no column of a Delta table can have this name")
-    kind = check_new_column(name, kind, taken)
-    try:
-        [field] = pa.schema(Schema.from_arrow(pa.schema([pa.field(name, kind)])))
-    except Exception as error:  # a boundary: the library raises nothing more special for a type that Delta lacks
-        raise ValueError(f"Delta has no type for {kind}") from error
-    return field
-
-
-_NO_COLUMN = re.compile("[ ,;{}()\n\t=]")
-"""What the names of columns in Delta tables cannot have."""
-
-
-class _Add(msgspec.Struct):
-    path: str
-
-
-class _Action(msgspec.Struct):
-    add: _Add | None = None
-
-
-def _added_files(commit: bytes) -> list[str]:
-    """Return the files that a commit of the table's log adds."""
-    actions = (msgspec.json.decode(line, type=_Action) for line in commit.splitlines())
-    return [unquote(action.add.path) for action in actions if action.add is not None]
-
-
-def _parse_columns(columns: dict[str, str]) -> Schema:
-    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
-    try:
-        return Schema.from_json(msgspec.json.encode({"type": "struct", "fields": fields}).decode())
-    except (DeltaError, ValueError) as error:
-        raise FatalError(
-            f"`columns` cannot be parsed: {error}",
-            suggestion='types are "string", "long", "integer", "double", "boolean", "date", "timestamp", '
-            '"decimal(10,2)", "binary"',
-        ) from error
-
-
-@contextmanager
-def table_errors(path: str) -> Iterator[None]:
-    """Raise errors of the store as TransientError, those of the table as FatalError."""
-    try:
-        yield
-    except (CommitFailedError, OSError) as error:
-        if _DENIED.search(str(error)):
-            advice = "check the keys in `storage`, and what they allow"
-            raise FatalError(f"the store of the Delta table {path} refuses us: {error}", suggestion=advice) from error
-        advice = "check the store, and who may write there"
-        raise TransientError(f"the Delta table {path}: {error}", suggestion=advice) from error
-    except (DeltaError, pa.ArrowException) as error:
-        raise FatalError(f"the Delta table {path}: {error}", suggestion="check the table and its columns") from error
+        settle(self._table.table_uri, names)

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
-from conduit_connectors.delta.destination import table_errors
+from conduit_connectors.delta.table import table_errors
 from conduit_connectors.lake_source import LakeArguments, LakeFile, LakeOptions, LakeSource
 from conduit_py.sdk import FatalError
 

@@ -58,6 +58,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def reads_alone(self) -> str:
+        return "a file of DuckDB is opened by one process"
+
     def data_file(self) -> Path:
         return self.options.path
 

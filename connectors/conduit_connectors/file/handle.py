@@ -202,6 +202,13 @@ class FilePart(msgspec.Struct, frozen=True, array_like=True):
         position = handle.position(start)
         return cls(str(handle.path.absolute()), position.inode, position.head, start, end)
 
+    def open(self) -> Handle:
+        handle = Handle.open(Path(self.path))
+        if handle is None:
+            hint = "let every machine see the same file at that path"
+            raise FatalError(f"there is no file {self.path} where a part of it is to be read", suggestion=hint)
+        return handle
+
     def check(self, handle: Handle) -> None:
         """Raise FatalError unless this is the file that was split: another machine may have another at its path."""
         position = FilePosition(self.inode, self.head, self.start)

@@ -70,8 +70,8 @@ class Source(sdk.SplittableSource[SourceOptions]):
     # A block is small and mostly in the page cache. On a slow disk the runtime moves `read` to a thread.
     blocking = None
 
-    # A batch of usual lines. From 128 KiB on glibc gives the memory back to the system after each block.
-    _block_size: ClassVar[int] = 112 * 1024
+    # A batch of usual lines. What a batch is made of takes as much again, so glibc keeps memory of this size.
+    _block_size: ClassVar[int] = 224 * 1024
     _handle: Handle | None = None
     _next: Handle | None = None
     _rows: CsvRows | None = None
@@ -147,11 +147,13 @@ class Source(sdk.SplittableSource[SourceOptions]):
             if not self._fill_to(target) and not filled:
                 self._reach_end()
 
-    def splits(self) -> bool:
-        """False for CSV, whose rows may span lines: where one begins depends on all before it. False for many files."""
-        return is_plain_file(self.options) and self.options.format != "csv" and not self.options.tail
+    def reads_alone(self) -> str | None:
+        why = "it waits for more at the end" if self.options.tail else "a row of CSV may begin in any line"
+        return why if self.options.tail or (is_plain_file(self.options) and self.options.format == "csv") else None
 
     def split(self, size: int) -> bytes:
+        if self._many is not None:
+            return self._many.split(size)  # type: ignore[no-any-return]
         assert self._handle is not None
         part = FilePart.after(self._handle, self._buffer.offset, size)
         if part is None:
@@ -161,11 +163,11 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def open_part(self, part: bytes) -> None:
         self._buffer = LineBuffer(0, 0)
-        stretch = msgspec.msgpack.decode(part, type=FilePart)
-        handle = Handle.open(Path(stretch.path))
-        if handle is None:
-            hint = "let every machine see the same file at that path"
-            raise FatalError(f"there is no file {stretch.path} where a part of it is to be read", suggestion=hint)
+        if not is_plain_file(self.options):
+            self._many = read_many_files(self.options, self.payload_type)
+            self._many.start_part(part)
+            return
+        handle = (stretch := msgspec.msgpack.decode(part, type=FilePart)).open()
         self._start(handle, stretch.start)
         stretch.check(handle)
         self._end = stretch.end

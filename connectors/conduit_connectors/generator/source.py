@@ -160,12 +160,15 @@ class Source(sdk.SplittableSource[SourceOptions]):
                 raise EndOfSource
         return self._take(await self._pace.wait(n))
 
-    def splits(self) -> bool:
-        """False with a rate or bursts, which only one process can keep; also without an end, or with a file."""
+    def reads_alone(self) -> str | None:
         options = self.options
-        paced = options.rate or options.burst is not None
-        shapes = [options, *options.shapes.values()]
-        return options.count is not None and not paced and all(shape.path is None for shape in shapes)
+        if options.rate or options.burst is not None:
+            return "only one process can keep its pace"
+        if options.count is None:
+            return "it has no end: `count` is missing"
+        if any(shape.path is not None for shape in (options, *options.shapes.values())):
+            return "its content is in a file of the driver"
+        return None
 
     async def split(self, size: int) -> bytes:
         await trio.lowlevel.checkpoint()

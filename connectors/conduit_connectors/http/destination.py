@@ -1,18 +1,16 @@
 """The HTTP destination: sends records to an API, one by one or several in a request."""
 
 import hashlib
-import random
 from collections.abc import Sequence
 from typing import Final, Literal, Required, Unpack
 
 import httpx2
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from conduit_connectors.http.client import AnswerTooLarge, GuardedClient, HttpReply, place
+from conduit_connectors.http.client import HttpReply, place
 from conduit_connectors.http.connection_options import ConnectionArguments, ConnectionOptions, check_url
-from conduit_connectors.http.credentials import Credentials, make_client
-from conduit_connectors.http.guard import AddressRefused
-from conduit_connectors.http.pacing import RequestPace, is_transient, retry_after_seconds, send_with_retries
+from conduit_connectors.http.pacing import is_transient, retry_after_seconds
+from conduit_connectors.http.session import HttpSession
 from conduit_connectors.http.url_template import UrlTemplate, check_template
 from conduit_py.sdk import (
     AckMode,
@@ -111,7 +109,7 @@ class Destination(DestinationConnector[DestinationOptions]):
 
     acks = AckMode.WRITE
 
-    _client: GuardedClient | None = None
+    _session: HttpSession | None = None
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
@@ -124,16 +122,10 @@ class Destination(DestinationConnector[DestinationOptions]):
 
     async def probe(self) -> str:
         """Ask with HEAD, which changes nothing. Servers may refuse the method, but not the credentials."""
-        await self.open()
-        url = httpx2.URL(self.options.url) if self._template.is_fixed else self._origin()
-        headers = {name: value.get_secret_value() for name, value in self.options.headers.items()}
-        assert self._client is not None
-        try:
-            reply = await self._client.send("HEAD", url, headers | await self._credentials.headers())
-        except (AddressRefused, AnswerTooLarge) as error:
-            raise FatalError(f"{place(url)}: {error}", suggestion="check url") from error
-        finally:
-            await self.teardown()
+        template = UrlTemplate(self.options.url, self.options.url_parts)
+        url = httpx2.URL(self.options.url) if template.is_fixed else self._origin()
+        async with HttpSession(self.options, str(url)) as session:
+            reply = await session.send("HEAD", url)
         if reply.status in (401, 403):
             raise FatalError(f"{place(url)} answers {reply.status} to HEAD", suggestion="check the credentials")
         if reply.status >= 500:
@@ -147,10 +139,7 @@ class Destination(DestinationConnector[DestinationOptions]):
     async def open(self) -> None:
         options = self.options
         self._template = UrlTemplate(options.url, options.url_parts)
-        self._client = make_client(options, options.url.replace("{", "").replace("}", ""))
-        self._credentials = Credentials(options, self._client)
-        self._pace = RequestPace(options.requests_per_second)
-        self._rng = random.Random()
+        self._session = HttpSession(options, options.url.replace("{", "").replace("}", ""))
 
     async def write(self, batch: Batch) -> dict[int, str] | None:
         refused: dict[int, str] = {}
@@ -201,7 +190,8 @@ class Destination(DestinationConnector[DestinationOptions]):
         except RecordRefused as error:
             refused[indices[0]] = error.message
             return
-        reply = await self._request(url, self._headers(batch, indices), self._body([bodies[each] for each in indices]))
+        body = self._body([bodies[each] for each in indices])
+        reply = await self._request(url, self._headers(batch.delivery_key(indices[0]), body), body)
         if 200 <= reply.status < 300:
             return
         if self._is_transient(reply.status):
@@ -216,15 +206,13 @@ class Destination(DestinationConnector[DestinationOptions]):
         await self._send(batch, indices[:middle], bodies, refused)
         await self._send(batch, indices[middle:], bodies, refused)
 
-    def _headers(self, batch: Batch, indices: Sequence[int]) -> dict[str, str]:
+    def _headers(self, key: bytes, body: bytes) -> dict[str, str]:
         options = self.options
-        headers = {"content-type": options.content_type or _CONTENT_TYPES[options.batch]}
-        headers |= {name: value.get_secret_value() for name, value in options.headers.items()}
-        if options.idempotency_header is not None:
-            keys = [batch.delivery_key(index) for index in indices]
-            key = keys[0] if options.batch == "record" else hashlib.blake2b(b"".join(keys), digest_size=16).digest()
-            headers[options.idempotency_header] = key.hex()
-        return headers
+        if options.idempotency_header is None:
+            return {}
+        # Of several records: that of the first, and what is sent. All their keys would cost more than the request.
+        whole = key if options.batch == "record" else hashlib.blake2b(body, digest_size=16, key=key).digest()
+        return {options.idempotency_header: whole.hex()}
 
     def _body(self, bodies: Sequence[bytes]) -> bytes:
         if self.options.batch == "array":
@@ -232,23 +220,14 @@ class Destination(DestinationConnector[DestinationOptions]):
         return b"\n".join(bodies) + b"\n" if self.options.batch == "lines" else bodies[0]
 
     async def _request(self, url: httpx2.URL, headers: dict[str, str], body: bytes) -> HttpReply:
-        async def attempt() -> HttpReply:
-            assert self._client is not None
-            allowed = headers | await self._credentials.headers()
-            try:
-                return await self._client.send(self.options.method, url, allowed, body)
-            except (AddressRefused, AnswerTooLarge) as error:
-                raise FatalError(f"{place(url)}: {error}", suggestion="check url and response_size_max") from error
-
-        reply = await send_with_retries(
-            attempt,
-            place(url),
-            retries=self.options.retries,
-            pace=self._pace,
-            rng=self._rng,
-            transient=self._is_transient,
+        session = self._session
+        assert session is not None, "opened"
+        defaults = {"content-type": self.options.content_type or _CONTENT_TYPES[self.options.batch]}
+        return await session.request(
+            lambda: session.send(self.options.method, url, body, defaults=defaults, headers=headers),
+            url,
+            self._is_transient,
         )
-        return await attempt() if reply.status == 401 and self._credentials.reject() else reply
 
     def _is_transient(self, status: int) -> bool:
         # A conflict with our own earlier request is no refusal: the record may be delivered.
@@ -264,5 +243,5 @@ class Destination(DestinationConnector[DestinationOptions]):
         )
 
     async def teardown(self) -> None:
-        if self._client is not None:
-            await self._client.close()
+        if self._session is not None:
+            await self._session.close()

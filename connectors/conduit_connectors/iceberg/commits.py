@@ -1,6 +1,5 @@
 """Commits of an Iceberg table: each transaction of a pipeline becomes visible once, whoever tries to commit it."""
 
-import hashlib
 import logging
 import random
 import secrets
@@ -19,12 +18,15 @@ from pyiceberg.table.upsert_util import create_match_filter
 from conduit_connectors.iceberg.catalog import table_errors
 from conduit_connectors.iceberg.data_files import (
     StagedDataFile,
+    WrittenFiles,
     folder_of,
     remove_runs,
     restore_file,
     sync_files,
     with_settings,
 )
+from conduit_connectors.iceberg.task_files import MovedFile, move_files
+from conduit_connectors.objects.staged_parts import owned_folder
 from conduit_py.sdk import Fenced, TransientError
 
 _logger = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class TableIntent(msgspec.Struct, frozen=True):
     number: int
     files: list[StagedDataFile]
     keys: str | None = None
+    moved: list[MovedFile] = []
+    """Those of the files that tasks of Spark have staged, which get their places before the commit."""
 
 
 class TableCommits:
@@ -70,8 +74,10 @@ class TableCommits:
     def apply(self, intent: TableIntent) -> None:
         """Commit what an intent names, unless the table has it."""
         keys = None
-        if intent.keys is not None and not self._has(intent):
+        if (intent.keys is not None or intent.moved) and not self._has(intent):
             self.refresh()
+        if intent.moved and not self._has(intent):
+            self.move(intent.moved)
         if intent.keys is not None and not self._has(intent):
             with table_errors(self._name), self.table.io.new_input(intent.keys).open() as file:
                 keys = pq.read_table(pa.PythonFile(file, mode="r"))
@@ -79,6 +85,11 @@ class TableCommits:
         if intent.keys is not None:
             with table_errors(self._name):
                 _delete(self.table, intent.keys)
+
+    def move(self, moved: Sequence[MovedFile]) -> None:
+        """Give files that tasks have staged their places, before the commit that names them."""
+        with table_errors(self._name):
+            move_files(self.table.io, self.table.metadata.location, moved)
 
     def check_fence(self, owner: str, fence: int) -> None:
         """Raise Fenced if the table has a transaction of a newer run of this pipeline."""
@@ -150,7 +161,8 @@ class TableCommits:
         fence, number = (intent.fence, intent.number) if intent is not None else (0, 0)
         owner = intent.owner if intent is not None else ""
         place = f"conduit-{hash_of(owner)}/{fence:012d}/{number:09d}-{attempt}" if intent is not None else "conduit"
-        table = with_settings(self.table, folder_of(self.table.metadata, place))
+        written = WrittenFiles(self.table.io)
+        table = with_settings(self.table, folder_of(self.table.metadata, place), written.io)
         transaction = _QuickTransaction(table)
         if keys is not None:
             for start in range(0, keys.num_rows, _KEYS_AT_ONCE):
@@ -164,8 +176,10 @@ class TableCommits:
                     append.append_data_file(restore_file(file, table.metadata))
         if marks:
             transaction.set_properties(marks)
+        # Before the commit that refers to them: manifests, their lists, and the files in place of those with old rows.
+        sync_files(table.metadata.location, written.paths)
         transaction.commit_transaction()
-        _sync_metadata(table)
+        sync_files(table.metadata.location, [table.metadata_location])
         # As the catalog answered it, without our settings.
         self.table.metadata, self.table.metadata_location = table.metadata, table.metadata_location
 
@@ -199,19 +213,8 @@ def _property(owner: str) -> str:
     return f"conduit-py.applied.{hash_of(owner)}"
 
 
-def hash_of(owner: str) -> str:
-    """Return a name for a pipeline that every store takes: its id may have characters that file systems refuse."""
-    return hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()
-
-
-def _sync_metadata(table: Table) -> None:
-    """Sync what the commit wrote: the metadata, and the lists that it refers to."""
-    snapshot = table.current_snapshot()
-    paths = [table.metadata_location]
-    if snapshot is not None:
-        own = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
-        paths += [snapshot.manifest_list, *(each.manifest_path for each in own)]
-    sync_files(table.metadata.location, paths)
+hash_of = owned_folder
+"""A name for a pipeline that every store takes."""
 
 
 def _delete(table: Table, path: str) -> None:

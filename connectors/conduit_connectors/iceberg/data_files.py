@@ -1,5 +1,6 @@
 """Data files of an Iceberg table that are written before the commit that shows them, and named in its intent."""
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs as pafs
 from pyiceberg.conversions import from_bytes, to_bytes
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
@@ -44,7 +45,21 @@ def folder_of(metadata: TableMetadata, name: str) -> str:
     return f"{base.rstrip('/')}/{name}"
 
 
-def with_settings(table: Table, folder: str) -> Table:
+class WrittenFiles:
+    """A FileIO that notes each file which is created with it: the library does not tell what a commit wrote."""
+
+    def __init__(self, io: FileIO) -> None:
+        self.paths: list[str] = []
+        self._create = io.new_output
+        self.io = copy.copy(io)
+        self.io.new_output = self._note  # type: ignore[method-assign]
+
+    def _note(self, location: str) -> OutputFile:
+        self.paths.append(location)
+        return self._create(location)
+
+
+def with_settings(table: Table, folder: str, io: FileIO | None = None) -> Table:
     """Return the table as one that writes its files into a folder, and whose commit fails at a conflict.
 
     The library would repeat a commit by itself on top of whatever came in between: also on top of the same commit by
@@ -61,13 +76,17 @@ def with_settings(table: Table, folder: str) -> Table:
         "commit.retry.num-retries": "0",
     }
     metadata = table.metadata.model_copy(update={"properties": properties})
-    return Table(table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config)
+    return Table(table.name(), metadata, table.metadata_location, io or table.io, table.catalog, table.config)
 
 
 def write_files(table: Table, folder: str, rows: pa.Table) -> list[StagedDataFile]:
     """Write rows as data files that nothing refers to yet."""
-    metadata = with_settings(table, folder).metadata
-    files = list(_dataframe_to_data_files(metadata, rows, table.io))
+    return describe_files(with_settings(table, folder).metadata, table.io, rows)
+
+
+def describe_files(metadata: TableMetadata, io: FileIO, rows: pa.Table) -> list[StagedDataFile]:
+    """Write rows as the metadata of a table say, make the files durable, and return what a commit says of them."""
+    files = list(_dataframe_to_data_files(metadata, rows, io))
     sync_files(metadata.location, [file.file_path for file in files])
     return [_describe(file, metadata) for file in files]
 

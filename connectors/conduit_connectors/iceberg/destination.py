@@ -1,12 +1,13 @@
 """The Iceberg destination: rows of a table, appended or one per key, in commits that happen once."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Required, Unpack
+from contextlib import AbstractContextManager, closing, suppress
+from typing import Any, Unpack
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field, SecretStr, model_validator
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from conduit_connectors.change_marks import says_truncate, unchanged_fields
@@ -15,63 +16,18 @@ from conduit_connectors.iceberg.catalog import catalog_label, connect, create_ta
 from conduit_connectors.iceberg.columns import arrow_schema, make_column, wider_types
 from conduit_connectors.iceberg.commits import TableCommits, TableIntent, hash_of
 from conduit_connectors.iceberg.data_files import StagedDataFile, folder_of, sync_files, write_files
+from conduit_connectors.iceberg.options import DestinationArguments, DestinationOptions
+from conduit_connectors.iceberg.task_files import IcebergTaskFiles, MovedFile, grant_table, hidden_folder, place_files
 from conduit_connectors.ignored_fields import IgnoredFields
-from conduit_connectors.policy_options import PolicyArguments, PolicyOptions
+from conduit_connectors.lake_parts import LakeDestination, LakeFolder, TakenParts, why_one_writer
 from conduit_connectors.table_rows import fit_batch
-from conduit_py import sdk
-from conduit_py.sdk import AckMode, Batch, FatalError, Operation, Record
+from conduit_py.sdk import Batch, FatalError, Operation, PartId, PieceRefused, Record, StageCleared
 from conduit_py.sdk.arrow import fit_to_schema
 
 _ALTER_ATTEMPTS = 10
 
 
-class DestinationOptions(PolicyOptions):
-    """Options of the Iceberg destination."""
-
-    table: str = Field(pattern=r"[^.].*\.[^.]+", description='the table with its namespace: "sales.orders"')
-    catalog: dict[str, SecretStr] = Field(
-        default={},
-        description='the catalog as pyiceberg describes it: {"type": "rest", "uri": "http://…"}; its "name" may be one'
-        " of .pyiceberg.yaml",
-    )
-    mode: Literal["append", "upsert"] = Field(
-        default="append", description="add every record, or have one row per key: insert, update or delete it"
-    )
-    key: list[str] | None = Field(
-        default=None,
-        min_length=1,
-        description="the columns of the key for upsert; None: the fields of the record's key",
-    )
-    columns: dict[str, str] | None = Field(
-        default=None,
-        min_length=1,
-        description='to create a table that is missing: its columns in Iceberg\'s types, {"id": "long", "at": "date"}',
-    )
-    partition_by: list[str] = Field(
-        default=[], description='how a table that is created is partitioned: ["region", "day(at)", "bucket(16, id)"]'
-    )
-    rows_max: int = Field(default=100_000, ge=1, description="how many rows are held in memory before they are a file")
-
-    @model_validator(mode="after")
-    def _key_is_for_upsert(self) -> "DestinationOptions":
-        if self.key is not None and self.mode != "upsert":
-            raise ValueError('`key` has a meaning with mode="upsert" only')
-        return self
-
-
-class DestinationArguments(PolicyArguments, total=False):
-    """DestinationOptions as a caller writes them, for editors and type checkers."""
-
-    table: Required[str]
-    catalog: Mapping[str, str | SecretStr]
-    mode: Literal["append", "upsert"]
-    key: Sequence[str] | None
-    columns: Mapping[str, str] | None
-    partition_by: Sequence[str]
-    rows_max: int
-
-
-class Destination(sdk.StagedDestination[DestinationOptions]):
+class Destination(LakeDestination[DestinationOptions]):
     """Writes the fields of `payload.after` as rows of an Iceberg table: appended, or one row per key.
 
     Exactly-once in an exactly-once pipeline (staged): the data files of a transaction are complete before its commit,
@@ -84,13 +40,13 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     `mode="upsert"` the rows with the keys of a transaction are replaced by whole rows, which rewrites the files
     that have them; a record that leaves fields unchanged, or deletes all rows, is refused. New columns and wider
     types are committed before the rows that need them.
-    """
 
-    acks: ClassVar[AckMode] = AckMode.FLUSH
+    On Spark executors write the data files, with `mode="append"`, and the driver commits them.
+    """
 
     _owner: str | None = None
     """In an exactly-once pipeline: its id."""
-    _ignored: IgnoredFields | None = None
+    _catalog: Catalog | None = None
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
@@ -105,16 +61,16 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         return dict | None if self.options.mode == "upsert" else dict
 
     def probe(self) -> str:
-        catalog = connect(self.options.catalog)
-        with table_errors(self.options.table):
-            if self.options.columns is not None and not catalog.table_exists(self.options.table):
-                return "there is no table yet; it will be created"
-        columns = open_table(catalog, self.options.table).schema().column_names
+        with closing(connect(self.options.catalog)) as catalog:
+            with table_errors(self.options.table):
+                if self.options.columns is not None and not catalog.table_exists(self.options.table):
+                    return "there is no table yet; it will be created"
+            columns = open_table(catalog, self.options.table).schema().column_names
         return f"the table has the columns {', '.join(columns)}"
 
     def open(self) -> None:
         options = self.options
-        catalog = connect(options.catalog)
+        self._catalog = catalog = connect(options.catalog)
         with table_errors(options.table):
             missing = not catalog.table_exists(options.table)
         if missing and options.columns is not None:
@@ -136,6 +92,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         self._commits.refresh()
         self._commits.check_fence(owner, fence)
         self._commits.clear(owner, fence)
+        # Nothing can be staged there by tasks if the store lists no files.
+        with suppress(PieceRefused), table_errors(self.options.table):
+            self._hidden().clear(hash_of(owner), fence)
         # A replaced run stages under a lower fence. It never commits, so its files are never applied.
         self._owner, self._fence, self._number = owner, fence, 1
 
@@ -149,31 +108,92 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def flush(self) -> None:
         # Not below the folder of a pipeline: nobody clears it.
         files, keys = self._write_files("conduit"), self._take_keys()
-        if files or keys is not None:
-            self._commits.append(files, keys)
+        staged, moved = self._seal("conduit")
+        self._commits.move(moved)
+        if files or staged or keys is not None:
+            self._commits.append([*files, *staged], keys)
+        self._mark_visible(moved)
 
     def stage(self) -> bytes | None:
         assert self._owner is not None
         files, keys = self._write_files(self._folder), self._take_keys()
-        if not files and keys is None:
+        staged, moved = self._seal(self._folder)
+        if not files and not staged and keys is None:
             return None
         path = None if keys is None else self._store_keys(keys)
-        intent = TableIntent(self._owner, self._fence, self._number, files, path)
+        intent = TableIntent(self._owner, self._fence, self._number, [*files, *staged], path, moved)
         self._number += 1
         return msgspec.msgpack.encode(intent)
 
     def apply(self, intent: bytes) -> None:
-        self._commits.apply(msgspec.msgpack.decode(intent, type=TableIntent))
+        decoded = msgspec.msgpack.decode(intent, type=TableIntent)
+        self._commits.apply(decoded)
+        self._mark_visible(decoded.moved)
+
+    def stages_remotely(self, *, exactly_once: bool) -> str | None:
+        if self.options.mode != "append":
+            return 'the last row of a key is known only where all rows are: the driver, with mode="upsert"'
+        if "py-io-impl" in self.options.catalog:
+            return "its store is not reached by Arrow: leave out py-io-impl"
+        return why_one_writer(self.options)
+
+    def grant(self) -> bytes:
+        with table_errors(self.options.table):
+            if self._parts is None:
+                place, owned = self._hidden(), self._owner is not None
+                folder = hash_of(self._owner) if self._owner is not None else None
+                self._parts = TakenParts(place, place.grant(folder, self._fence if owned else 0))
+            table = self._commits.table
+            return grant_table(self._parts.grant, table.metadata, table.io)
+
+    @property
+    def rows_max(self) -> int:
+        return self.options.rows_max
+
+    def clear_staged(self, age_seconds: float, owner: str | None) -> StageCleared:
+        with closing(connect(self.options.catalog)) as catalog, table_errors(self.options.table):
+            if not catalog.table_exists(self.options.table):
+                return StageCleared()
+            table = catalog.load_table(self.options.table)
+            place = hidden_folder(table.metadata, table.io, self.options.table)
+            return place.clear_dead(age_seconds, owner)
+
+    def open_task(self, grant: bytes, part: PartId) -> IcebergTaskFiles:
+        return IcebergTaskFiles(grant, part, self.options.table)
+
+    def keep_rows(self, batch: Batch) -> dict[int, str]:
+        return self.write(batch)
+
+    def errors(self) -> AbstractContextManager[None]:
+        return table_errors(self.options.table)
 
     def teardown(self) -> None:
-        # There is nothing to release: every file is closed after it is written.
-        if self._ignored is not None:
-            self._ignored.report()
+        super().teardown()
+        if self._catalog is not None:
+            self._catalog.close()
+            self._catalog = None
+            # With it go the connections to the store.
+            vars(self).pop("_commits", None)
 
     @property
     def _folder(self) -> str:
         assert self._owner is not None
         return f"conduit-{hash_of(self._owner)}/{self._fence:012d}/{self._number:09d}"
+
+    def _hidden(self) -> LakeFolder:
+        table = self._commits.table
+        return hidden_folder(table.metadata, table.io, self.options.table)
+
+    def _seal(self, folder: str) -> tuple[list[StagedDataFile], list[MovedFile]]:
+        if self._parts is None:
+            return [], []
+        with table_errors(self.options.table):
+            return place_files(self._parts.seal(), folder_of(self._commits.table.metadata, folder))
+
+    def _mark_visible(self, moved: Sequence[MovedFile]) -> None:
+        if self._parts is not None and moved:
+            with table_errors(self.options.table):
+                self._parts.mark_visible(each.waits_at for each in moved)
 
     def _read_schema(self) -> None:
         self._schema = arrow_schema(self._commits.table.schema())

@@ -5,6 +5,7 @@ from typing import Required, Unpack
 
 import pyarrow as pa
 from pydantic import Field, SecretStr
+from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
@@ -47,11 +48,22 @@ class Source(LakeSource[SourceOptions]):
     snapshot. Of files with deletes the positional ones are known; others are refused by the library.
     """
 
+    _catalog: Catalog | None = None
+
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def teardown(self) -> None:
+        super().teardown()
+        if self._catalog is not None:
+            self._catalog.close()
+            self._catalog = None
+            # With it go the connections to the store.
+            vars(self).pop("_table", None)
+
     def open_table(self) -> tuple[str, int]:
-        self._table = open_table(connect(self.options.catalog), self.options.table)
+        self._catalog = connect(self.options.catalog)
+        self._table = open_table(self._catalog, self.options.table)
         for name in self.options.key or ():
             if name not in self._table.schema().column_names:
                 told = ", ".join(self._table.schema().column_names)

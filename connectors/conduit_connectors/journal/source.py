@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal, Required, TypedDict, Unpack
 
+import msgspec
 from pydantic import Field
 
 from conduit_connectors.journal.position import JournalPosition, positions_by_number, positions_inside
@@ -39,7 +40,14 @@ class SourceArguments(TypedDict, total=False):
     until: Literal["end"] | None
 
 
-class Source(sdk.SourceConnector[SourceOptions]):
+class JournalPart(msgspec.Struct, frozen=True, array_like=True):
+    """What a reader finds from a position on until it has read the journal up to an offset."""
+
+    start: bytes
+    end: int
+
+
+class Source(sdk.SplittableSource[SourceOptions]):
     """The records of a journal; the position is an offset and, per producer, what was read of it.
 
     With `isolation="committed"` each record is read once, whatever its writer repeated, and only when its
@@ -49,6 +57,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     A record that the journal connector did not write becomes a dead letter with its bytes. A damaged journal, and a
     position that was pruned, stop the pipeline with an error that names the offsets: see `conduit-py journal verify`.
+
+    On Spark, with `until="end"`, the driver walks over the frames, decodes no record of them, and executors read the
+    parts that it finds: what is committed at a place in a journal depends on all before it. All must see its directory.
     """
 
     # Mostly from the page cache. On a slow disk the runtime moves `read` to a thread.
@@ -83,10 +94,41 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._positions: list[bytes] = []
         self._taken = 0
         self._fault: FatalError | None = None
+        self._split_from = JournalPosition(self._id, start.checkpoint, start.skip).encode()
         if options.isolation == "committed":
             self._committed = CommittedReader(self._files, start.checkpoint)
         else:
             self._plain = self._files.reader(start.checkpoint.offset)
+
+    def reads_alone(self) -> str | None:
+        if self.options.until is None:
+            return 'it waits for more at the end: with until="end" it is divided into parts'
+        return None
+
+    def split(self, size: int) -> bytes:
+        begin = self._offset()
+        if self._is_beyond(self._end):
+            raise EndOfSource
+        while not self._is_beyond(begin + size) and not self._is_beyond(self._end):
+            # Only frames are looked at. The end of a part is where no transaction is half read.
+            found = self._next_committed() if self._committed is not None else self._next_plain()
+            if found is None:
+                break
+        part = JournalPart(self._split_from, self._offset())
+        if part.end == begin:
+            raise EndOfSource
+        checkpoint = Checkpoint(part.end) if self._committed is None else self._committed.sequencer.checkpoint(HORIZON)
+        self._split_from = JournalPosition(self._id, checkpoint).encode()
+        return msgspec.msgpack.encode(part)
+
+    def open_part(self, part: bytes) -> None:
+        found = msgspec.msgpack.decode(part, type=JournalPart)
+        self.open(found.start)
+        self._end = found.end
+
+    def _is_beyond(self, end: int | None) -> bool:
+        within_run = self._committed is not None and not self._committed.at_end_of_run()
+        return end is not None and not within_run and self._offset() >= end
 
     def check_position(self, position: bytes) -> None:
         JournalPosition.decode(position)

@@ -4,12 +4,13 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._topic import TopicDescription
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from conduit_py.sdk import FatalError, Options, TransientError
@@ -244,6 +245,8 @@ _FATAL: tuple[tuple[frozenset[int], str], ...] = (
     (frozenset({KafkaError.MSG_SIZE_TOO_LARGE}), "raise `max.message.bytes` of the topic"),
 )
 
+_NO_ID = "A" * 22
+"""128 bits that are zero, in base64."""
 _Client = TypeVar("_Client")
 
 
@@ -274,14 +277,23 @@ def connect_admin(options: KafkaOptions, errors: ClientErrors) -> AdminClient:
                 raise errors.translate(error.args[0], "connecting") from error
 
 
+class FoundTopic(NamedTuple):
+    """A topic as the brokers describe it."""
+
+    partitions: list[int]
+    """Their numbers; none if the topic is not there."""
+    topic_id: str | None = None
+    """As Kafka's own tools show it. A topic that is created again has another one. None: the brokers give no ids."""
+
+
 def find_topics(
     admin: AdminClient, errors: ClientErrors, topics: Sequence[str], needed: AclOperation
-) -> dict[str, list[int]]:
-    """The partitions of topics; none of a topic that is not there.
+) -> dict[str, FoundTopic]:
+    """What the brokers have of these topics.
 
     Raises FatalError for a topic that the user may not use. It is better said now than by the first record.
     """
-    found: dict[str, list[int]] = {}
+    found: dict[str, FoundTopic] = {}
     asked = admin.describe_topics(
         TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=ANSWER_SECONDS
     )
@@ -292,14 +304,19 @@ def find_topics(
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise errors.translate(error.args[0], doing) from error
-            found[topic] = []
+            found[topic] = FoundTopic([])
             continue
         allowed = described.authorized_operations
         # Brokers without access control may not tell.
         if allowed and needed not in allowed:
             raise errors.translate(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), doing)
-        found[topic] = [partition.id for partition in described.partitions]
+        found[topic] = FoundTopic([partition.id for partition in described.partitions], id_of(described))
     return found
+
+
+def id_of(topic: TopicDescription) -> str | None:
+    topic_id = str(topic.topic_id)
+    return None if topic_id == _NO_ID else topic_id
 
 
 def ask(errors: ClientErrors, doing: str, request: Callable[[], Any]) -> Any:

@@ -272,8 +272,8 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
 
 
 def _find_limits(admin: AdminClient, errors: ClientErrors, topics: Sequence[str]) -> Mapping[str, TopicLimits]:
-    for topic, partitions in find_topics(admin, errors, topics, AclOperation.WRITE).items():
-        if not partitions:
+    for topic, found in find_topics(admin, errors, topics, AclOperation.WRITE).items():
+        if not found.partitions:
             raise FatalError(f"Kafka has no topic {topic}", suggestion="create it: records create no topics")
     limits = {}
     for topic, config in describe_topics(admin, errors, topics).items():

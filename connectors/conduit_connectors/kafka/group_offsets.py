@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS
 from conduit_connectors.kafka.partition_name import name_partition, parse_partition
+from conduit_py.sdk import TransientError
 
 
 class GroupOffsets:
@@ -81,3 +82,8 @@ class GroupOffsets:
                         self._committed.pop(partition, None)
                 return False
         return True
+
+
+def given_away(text: str) -> TransientError:
+    """Return the error of a run whose partitions another member has now."""
+    return TransientError(text, suggestion="give `revoke_seconds` a larger value, or make the destination faster")

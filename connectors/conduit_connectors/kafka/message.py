@@ -11,7 +11,17 @@ import msgspec
 from confluent_kafka import Message
 
 from conduit_connectors.kafka.transactions import OutgoingMessage
-from conduit_py.sdk import Batch, Columns, Data, LazyColumn, Operation, RecordRefused, encode_json, metadata
+from conduit_py.sdk import (
+    Batch,
+    Columns,
+    Data,
+    LazyColumn,
+    Operation,
+    RecordRefused,
+    decode_json,
+    encode_json,
+    metadata,
+)
 
 HEADER = "kafka.header."
 HEADERS = "kafka.headers"
@@ -211,3 +221,42 @@ def _encode_text(text: str, what: str) -> bytes:
 
 def _to_bytes(value: Any) -> bytes | None:
     return value if value is None or isinstance(value, bytes) else encode_json(value)
+
+
+def find_nameless(messages: Sequence[Message]) -> dict[int, str]:
+    """The messages whose headers cannot be read, and why. Those of all others can be read from now on.
+
+    For a name that is not UTF-8 the client library returns a list that must not be looked at, and leaves an error
+    behind. A call in C looks for that error. A plain `message.headers()` does not once Python has optimised it, and the
+    process would die. The second call for the same message has no error.
+    """
+    refused: dict[int, str] = {}
+    found: list[object] = []
+    calls = map(Message.headers, messages)
+    while len(found) < len(messages):
+        try:
+            found.extend(calls)
+        except SystemError:
+            refused[len(found)] = "has a header whose name is not UTF-8"
+            found.append(None)
+    return refused
+
+
+def parse_values(values: Sequence[bytes | None]) -> tuple[list[Any], dict[int, str]]:
+    """Objects, and why some of the values are none; those stay bytes."""
+    parsed: list[Any] = []
+    refused: dict[int, str] = {}
+    for index, value in enumerate(values):
+        try:
+            parsed.append(None if value is None else _parse_object(value))
+        except RecordRefused as error:
+            parsed.append(value)
+            refused[index] = error.message
+    return parsed, refused
+
+
+def _parse_object(value: bytes) -> dict[str, Any]:
+    parsed = decode_json(value)
+    if not isinstance(parsed, dict):
+        raise RecordRefused("is JSON, but no object")
+    return parsed

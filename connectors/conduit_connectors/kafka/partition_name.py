@@ -1,14 +1,18 @@
-"""How a position names a partition: `topic:number`, and messages with the steps that they are in a position."""
+"""What a position says: the offset of each partition, `topic:number`, and the id that the broker gave to each topic."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
+from conduit_py.sdk import FatalError, PositionMap
+
 GENERATION = "#"
 """The key in a position of how often partitions went away: no topic can have this name."""
+_ID = "#"
+"""What stands before the name of a topic whose id follows."""
 
 
 @cache
@@ -31,6 +35,37 @@ def offset_of(message: Message) -> int:
     offset = message.offset()
     assert offset is not None, "of a message from a broker"
     return offset
+
+
+class StoredPosition(NamedTuple):
+    """A position, decoded."""
+
+    offsets: dict[str, int]
+    """The offset to read next of each partition, and the generation."""
+    topic_ids: dict[str, str]
+    """The id of each topic, which no other topic has, also none of the same name. Older positions have none."""
+
+    @classmethod
+    def decode(cls, position: bytes) -> "StoredPosition":
+        offsets: dict[str, int] = {}
+        topic_ids: dict[str, str] = {}
+        for name, value in PositionMap.decode(position).items():
+            topic, _, number = name.rpartition(":")
+            if isinstance(value, int) and (name == GENERATION or (topic and number.isdecimal())):
+                offsets[name] = value
+            elif isinstance(value, str) and name.startswith(_ID) and len(name) > len(_ID):
+                topic_ids[name.removeprefix(_ID)] = value
+            else:
+                raise FatalError(
+                    f"the stored position has {name!r}, which is no partition of Kafka with its offset",
+                    suggestion='a position is a JSON object such as {"orders:0": 17}, the offset to read next',
+                )
+        return cls(offsets, topic_ids)
+
+
+def name_ids(topic_ids: Mapping[str, str]) -> dict[str, str]:
+    """The ids of topics as a position has them."""
+    return {f"{_ID}{topic}": topic_id for topic, topic_id in topic_ids.items()}
 
 
 Run: TypeAlias = tuple[str, Sequence[int]]

@@ -9,7 +9,7 @@ import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, make_client
-from conduit_connectors.kafka.group_offsets import GroupOffsets
+from conduit_connectors.kafka.group_offsets import GroupOffsets, given_away
 from conduit_connectors.kafka.partition_name import (
     GENERATION,
     TakenMessages,
@@ -20,7 +20,7 @@ from conduit_connectors.kafka.partition_name import (
     parse_partition,
 )
 from conduit_connectors.kafka.task_wake import TaskWake
-from conduit_py.sdk import FatalError, TransientError
+from conduit_py.sdk import FatalError
 
 BUFFER_MAX = 4000
 """Messages that wait to be read. With more, the consumer waits until half of them are taken, and pauses partitions."""
@@ -99,6 +99,10 @@ class PartitionReader:
         """Where reading continues after all that was taken."""
         with self._changed:
             return self._make_position()
+
+    def ends(self) -> dict[str, int]:
+        """Where each partition ends that has more to read, if it is read to its end."""
+        return dict(self._ends or {})
 
     async def wait(self, seconds: float) -> None:
         """Wait until there is something to take, or the partitions change, or so many seconds are over."""
@@ -318,14 +322,14 @@ class PartitionReader:
         self._forget(gone)
         consumer.incremental_unassign(partitions)
         if not handled or not committed:
-            self._fail(_taken("another member was given partitions before all that was read of them was handled"))
+            self._fail(given_away("another member was given partitions before all that was read of them was handled"))
 
     def _drop_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         gone = {name_partition(each.topic, each.partition) for each in partitions}
         self._forget(gone)
         consumer.incremental_unassign(partitions)
         # What is in flight must not be committed: another member reads it again.
-        self._fail(_taken("the group took partitions from this member, which it had not heard of for too long"))
+        self._fail(given_away("the group took partitions from this member, which it had not heard of for too long"))
 
     def _forget(self, gone: set[str]) -> None:
         with self._changed:
@@ -344,7 +348,3 @@ class PartitionReader:
         with self._changed:
             self._error = self._error or error
             self._notify()
-
-
-def _taken(text: str) -> TransientError:
-    return TransientError(text, suggestion="give `revoke_seconds` a larger value, or make the destination faster")

@@ -1,8 +1,9 @@
 """The Kafka source: the messages of topics, by consumer group or from given partitions."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Required, Self, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Required, Self, TypeVar, Unpack
 
+import trio
 from confluent_kafka import Message
 from confluent_kafka.admin._acl import AclOperation
 from pydantic import Field, field_validator, model_validator
@@ -10,15 +11,18 @@ from pydantic import Field, field_validator, model_validator
 from conduit_connectors.kafka.connection import (
     TOPIC_NAME,
     ClientErrors,
+    FoundTopic,
     KafkaArguments,
     KafkaOptions,
     ask,
     connect_admin,
     find_topics,
 )
-from conduit_connectors.kafka.message import make_metadata
-from conduit_connectors.kafka.partition_name import GENERATION, TakenMessages
+from conduit_connectors.kafka.message import find_nameless, make_metadata, parse_values
+from conduit_connectors.kafka.partition_name import GENERATION, StoredPosition, TakenMessages, name_ids
+from conduit_connectors.kafka.partition_ranges import PartitionRange, PartitionRanges, RangeReader
 from conduit_connectors.kafka.partition_reader import PartitionReader
+from conduit_connectors.kafka.topic_watch import TopicWatch, require_same
 from conduit_py import sdk
 from conduit_py.sdk import (
     Columns,
@@ -31,11 +35,15 @@ from conduit_py.sdk import (
     Payloads,
     PositionMap,
     Reading,
-    RecordRefused,
-    decode_json,
 )
 
+ReaderT = TypeVar("ReaderT", bound=PartitionReader)
 _WAIT_SECONDS = 1.0
+_MEASURED = 100
+"""How many messages tell how large messages are."""
+_MEASURE_SECONDS = 5.0
+_RANGE_QUEUE_KIB = 16 * 1024
+"""What the library may read ahead of a range, which ends soon."""
 
 
 class SourceOptions(KafkaOptions):
@@ -108,8 +116,8 @@ class SourceArguments(KafkaArguments, total=False):
     revoke_seconds: float
 
 
-class Source(sdk.SourceConnector[SourceOptions]):
-    """Messages of topics, in order for each partition. The position has the next offset of each partition.
+class Source(sdk.SplittableSource[SourceOptions]):
+    """Messages of topics, in order for each partition. The position has the next offset of each, and ids of topics.
 
     At-least-once on its own, and as a member of a group; else exactly-once with a destination that can. It resumes
     from its own position. A group's offsets are committed from acks only. They are where it begins without a
@@ -119,11 +127,18 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     The key and the value are raw bytes. A message without a value is a delete. Headers are in the metadata as
     `kafka.header.NAME`; headers that are no text, or repeated, are in `kafka.headers` as JSON with base64. An offset
-    that the topic no longer has is an error: nothing is skipped. To set a group back, set back its offsets too.
+    that the topic no longer has is an error, and so is a topic that was created again, found by its id: nothing is
+    skipped. To set a group back, set back its offsets too.
+
+    On Spark executors read ranges of partitions up to the ends at the start, with `tail=False` and without a group.
     """
 
     requires: ClassVar = {"confluent_kafka": "conduit-dataflow[kafka]"}
     _reader: PartitionReader | None = None
+    _watch: TopicWatch | None = None
+    _ranges: PartitionRanges | None = None
+    _before: Mapping[str, int] = {}
+    """On an executor: the offsets of all partitions before the range that it reads."""
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
@@ -147,13 +162,71 @@ class Source(sdk.SourceConnector[SourceOptions]):
         return (bytes if self.options.format == "bytes" else dict) | None
 
     def probe(self) -> str:
-        return f"{len(self._find_partitions(ClientErrors(self.options, self.options.group)))} partitions"
+        errors = ClientErrors(self.options, self.options.group)
+        admin = connect_admin(self.options, errors)
+        topics = find_topics(admin, errors, self.options.topics, AclOperation.READ)
+        return f"{len(self._choose_partitions(topics))} partitions"
 
     def open(self, position: bytes | None) -> None:
         options = self.options
-        placed = {} if position is None else _decode(position)
+        placed = StoredPosition({}, {}) if position is None else StoredPosition.decode(position)
         errors = ClientErrors(options, options.group)
-        known = self._find_partitions(errors)
+        admin = connect_admin(options, errors)
+        topics = find_topics(admin, errors, options.topics, AclOperation.READ)
+        known = self._choose_partitions(topics)
+        for name, topic in topics.items():
+            require_same(name, placed.topic_ids.get(name), topic.topic_id)
+        self._watch = TopicWatch(admin, topics)
+        self._ids = name_ids(self._watch.ids)
+        self._seen: dict[str, int] | None = None
+        self._reader = self._make_reader(PartitionReader, errors, placed.offsets)
+        if options.is_member:
+            self._reader.subscribe(options.topics)
+        else:
+            watched = options.topics if options.partitions is None else ()
+            ask(errors, "reading", lambda: self._opened.assign(known, to_end=not options.tail, watched=watched))
+            self._seen = self._reader.position()
+
+    def reads_alone(self) -> str | None:
+        if self.options.group is not None:
+            return "who reads for a group commits its offsets"
+        if self.options.tail:
+            return "it waits for more at the end: with tail=False it is divided into ranges of partitions"
+        return None
+
+    @property
+    def acks_last(self) -> bool:
+        return True
+
+    async def split(self, size: int) -> bytes:
+        if self._ranges is None:
+            reader = self._opened
+            position, ends = reader.position(), reader.ends()
+            await reader.wait(_MEASURE_SECONDS)
+            taken = reader.take(_MEASURED)
+            sizes = [len(message) for message in taken.messages] if taken is not None else []
+            self._ranges = PartitionRanges(
+                position, ends, self._watch.ids if self._watch is not None else {}, sum(sizes) // max(1, len(sizes))
+            )
+            # Executors read from here on.
+            self._reader = None
+            await trio.to_thread.run_sync(reader.close)
+        return self._ranges.next(size).encode()
+
+    def open_part(self, part: bytes) -> None:
+        found = PartitionRange.decode(part)
+        errors = ClientErrors(self.options, None)
+        topic = found.partition.rpartition(":")[0]
+        known = find_topics(connect_admin(self.options, errors), errors, [topic], AclOperation.READ)
+        require_same(topic, found.topic_ids.get(topic), known[topic].topic_id)
+        self._ids, self._seen, self._before = name_ids(found.topic_ids), dict(found.position), found.position
+        start = {found.partition: found.position[found.partition]}
+        reader = self._make_reader(RangeReader, errors, start)
+        self._reader = reader
+        ask(errors, "reading", lambda: reader.read_range(found))
+
+    def _make_reader(self, kind: type[ReaderT], errors: ClientErrors, position: Mapping[str, int]) -> ReaderT:
+        options = self.options
         settings = {
             # The library wants one, also if it is not used.
             "group.id": options.group or "conduit-py",
@@ -167,46 +240,45 @@ class Source(sdk.SourceConnector[SourceOptions]):
         }
         if options.member is not None:
             settings["group.instance.id"] = options.member
-        self._seen: dict[str, int] | None = None
-        self._reader = PartitionReader(
-            {**options.settings(), **errors.settings(), **settings}, errors, position=placed, start=options.start,
-            group=options.group is not None, revoke_seconds=options.revoke_seconds,
+        ahead = {"queued.max.messages.kbytes": _RANGE_QUEUE_KIB} if kind is RangeReader else {}
+        return kind(
+            {**ahead, **options.settings(), **errors.settings(), **settings}, errors, position=position,
+            start=options.start, group=options.group is not None, revoke_seconds=options.revoke_seconds,
         )  # fmt: skip
-        if options.is_member:
-            self._reader.subscribe(options.topics)
-        else:
-            watched = options.topics if options.partitions is None else ()
-            ask(errors, "reading", lambda: self._opened.assign(known, to_end=not options.tail, watched=watched))
-            self._seen = self._reader.position()
 
     def start_position(self) -> bytes | None:
         # In a group the partitions are not known yet: a reading without records has the start of each.
-        return None if self._seen is None else PositionMap.encode(self._seen)
+        return None if self._seen is None else PositionMap.encode({**self._ids, **self._seen})
 
     def check_position(self, position: bytes) -> None:
-        _decode(position)
+        StoredPosition.decode(position)
 
     def locate_record(self, position: bytes) -> str | None:
-        places = [f"{name} offset {offset - 1}" for name, offset in _decode(position).items() if name != GENERATION]
+        offsets = StoredPosition.decode(position).offsets
+        places = [f"{name} offset {offset - 1}" for name, offset in offsets.items() if name != GENERATION]
         return "Kafka, " + ", ".join(places[:20]) if len(places) == 1 else "Kafka, up to " + ", ".join(places[:20])
 
     async def read(self, n: int) -> Payloads | Reading:
         # In the event loop: a thread for each read would cost as much as some hundred messages.
         reader = self._opened
         while (taken := reader.take(n)) is not None:
+            if self._watch is not None:
+                self._watch.look()
             if taken.messages:
                 self._seen = {**taken.position, **{partition: offsets[-1] for partition, offsets in taken.runs}}
                 return self._make_reading(taken)
-            if taken.position != self._seen and taken.position:
+            if taken.position != self._seen and taken.position and not self._before:
                 # Partitions came or went. Durable, so that a restart begins where this run began in them.
                 self._seen = taken.position
-                return Reading([], position=PositionMap.encode(taken.position))
+                return Reading([], position=PositionMap.encode({**self._ids, **taken.position}))
             # Not for ever: partitions may have changed since they were looked at.
             await reader.wait(_WAIT_SECONDS)
         raise EndOfSource
 
     async def ack(self, positions: Sequence[bytes]) -> None:
-        self._opened.ack(_decode(positions[-1]))
+        # Nobody needs them where executors read: that is without a group.
+        if self._reader is not None:
+            self._reader.ack(StoredPosition.decode(positions[-1]).offsets)
 
     def lag(self) -> Lag | None:
         if self._reader is None:
@@ -215,9 +287,11 @@ class Source(sdk.SourceConnector[SourceOptions]):
         return Lag(records=sum(unread.values()), partitions=unread)
 
     def stop(self) -> None:
-        self._opened.stop()
+        if self._reader is not None:
+            self._reader.stop()
 
     def teardown(self) -> None:
+        self._watch = None
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -227,19 +301,19 @@ class Source(sdk.SourceConnector[SourceOptions]):
         assert self._reader is not None, "opened"
         return self._reader
 
-    def _find_partitions(self, errors: ClientErrors) -> list[str]:
-        options = self.options
-        found = []
-        for topic, there in find_topics(
-            connect_admin(options, errors), errors, options.topics, AclOperation.READ
-        ).items():
-            wanted = sorted(there) if options.partitions is None else options.partitions
-            missing = [number for number in wanted if number not in there]
-            if not there or missing:
-                what = f"Kafka has no topic {topic}" if not there else f"topic {topic} has no partition {missing[0]}"
+    def _choose_partitions(self, topics: Mapping[str, FoundTopic]) -> list[str]:
+        """The partitions to read, or to share with a group. Raises FatalError for one that is not there."""
+        chosen = []
+        for name, topic in topics.items():
+            wanted = sorted(topic.partitions) if self.options.partitions is None else self.options.partitions
+            missing = [number for number in wanted if number not in topic.partitions]
+            if not topic.partitions or missing:
+                what = (
+                    f"topic {name} has no partition {missing[0]}" if topic.partitions else f"Kafka has no topic {name}"
+                )
                 raise FatalError(what, suggestion="create it, or check `topics` and `partitions`")
-            found += [f"{topic}:{number}" for number in wanted]
-        return found
+            chosen += [f"{name}:{number}" for number in wanted]
+        return chosen
 
     def _make_reading(self, taken: TakenMessages) -> Payloads | Reading:
         messages = taken.messages
@@ -250,66 +324,16 @@ class Source(sdk.SourceConnector[SourceOptions]):
         columns = Columns(keys=list(map(Message.key, messages)), metadata=LazyColumn(messages, make_metadata))
         if deleted:
             columns.operations = [Operation.DELETE if value is None else Operation.CREATE for value in values]
-        refused = _find_nameless(messages)
+        refused = find_nameless(messages)
         if refused:
             # Their headers must not be looked at again.
             columns.metadata = [
                 make_metadata(message, has_headers=index not in refused) for index, message in enumerate(messages)
             ]
         if self.options.format == "json":
-            values, unfit = _parse_values(values)
+            values, unfit = parse_values(values)
             refused = unfit | refused
         kind = None if deleted or refused else bytes if self.options.format == "bytes" else dict
-        records = Payloads(values, MapPositions(taken.position, taken.runs), kind, columns)
+        positions = MapPositions({**self._ids, **self._before, **taken.position}, taken.runs)
+        records = Payloads(values, positions, kind, columns)
         return Reading(records, refused) if refused else records
-
-
-def _decode(position: bytes) -> dict[str, int]:
-    offsets = PositionMap.decode(position)
-    for name, offset in offsets.items():
-        topic, _, number = name.rpartition(":")
-        if not isinstance(offset, int) or (name != GENERATION and not (topic and number.isdecimal())):
-            raise FatalError(
-                f"the stored position has {name!r}, which is no partition of Kafka with its offset",
-                suggestion='a position is a JSON object such as {"orders:0": 17}, the offset to read next',
-            )
-    return offsets  # type: ignore[return-value]
-
-
-def _find_nameless(messages: Sequence[Message]) -> dict[int, str]:
-    """The messages whose headers cannot be read, and why. Those of all others can be read from now on.
-
-    For a name that is not UTF-8 the client library returns a list that must not be looked at, and leaves an error
-    behind. A call in C looks for that error. A plain `message.headers()` does not once Python has optimised it, and the
-    process would die. The second call for the same message has no error.
-    """
-    refused: dict[int, str] = {}
-    found: list[object] = []
-    calls = map(Message.headers, messages)
-    while len(found) < len(messages):
-        try:
-            found.extend(calls)
-        except SystemError:
-            refused[len(found)] = "has a header whose name is not UTF-8"
-            found.append(None)
-    return refused
-
-
-def _parse_values(values: Sequence[bytes | None]) -> tuple[list[Any], dict[int, str]]:
-    """Objects, and why some of the values are none; those stay bytes."""
-    parsed: list[Any] = []
-    refused: dict[int, str] = {}
-    for index, value in enumerate(values):
-        try:
-            parsed.append(None if value is None else _parse_object(value))
-        except RecordRefused as error:
-            parsed.append(value)
-            refused[index] = error.message
-    return parsed, refused
-
-
-def _parse_object(value: bytes) -> dict[str, Any]:
-    parsed = decode_json(value)
-    if not isinstance(parsed, dict):
-        raise RecordRefused("is JSON, but no object")
-    return parsed

@@ -22,6 +22,8 @@ from conduit_py.sdk import FatalError, Fenced, TransientError
 
 # The last: after it was fenced, a producer refuses every message with this code.
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError._FATAL}
+_NOT_KNOWN = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}
+_LOOK_AGAIN_SECONDS = 0.1
 _COMMIT_SECONDS = 60.0
 _STATE_MAX = 64 * 1024 * 1024
 """A state has the intents of other destinations, which may hold all records of a transaction."""
@@ -191,11 +193,16 @@ class Transactions:
             return self._watermarks(reader)[1]
 
     def _watermarks(self, reader: Any) -> tuple[int, int]:
-        try:
-            low, high = reader.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=ANSWER_SECONDS)
-        except KafkaException as error:
-            raise self.errors.translate(error.args[0], f"reading topic {self._topic}") from error
-        return low, high
+        until = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                low, high = reader.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=ANSWER_SECONDS)
+                return low, high
+            except KafkaException as error:
+                # Not every broker knows a topic that was created a moment ago.
+                if error.args[0].code() not in _NOT_KNOWN or time.monotonic() > until:
+                    raise self.errors.translate(error.args[0], f"reading topic {self._topic}") from error
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
     def _read_state(self, end: int) -> CheckpointState | None:
         """The last committed state of this id, after every record before `end` is committed or aborted."""

@@ -47,6 +47,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def reads_alone(self) -> str:
+        return "the log of changes has one order"
+
     @property
     def endless(self) -> bool:
         return True

@@ -1,20 +1,27 @@
-"""Where the files of a dataset are written, wait and become visible: a folder of this machine, or of a store."""
+"""Where the files of a dataset are written, wait and become visible; and a folder of this machine as such a place."""
 
 import fcntl
 import os
 import re
 import secrets
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from posixpath import basename, join
 from typing import IO, Any, Protocol
 
 import msgspec
 
 from conduit_connectors.file.disk import make_folders, sync_path
-from conduit_connectors.objects.store import ObjectStore
-from conduit_py.sdk import FatalError
+from conduit_connectors.objects.staged_parts import (
+    RUN,
+    Grant,
+    TaskGrant,
+    WaitingFiles,
+    abandoned_runs,
+    new_grant,
+    unreached,
+)
+from conduit_py.sdk import FatalError, PartId
 
 _STAGED = re.compile(r"(\d{12})-[0-9a-f]{16}\..+")
 HIDDEN = "_conduit"
@@ -39,7 +46,7 @@ class DraftFile(Protocol):
         ...
 
 
-class DatasetPlace(Protocol):
+class DatasetPlace(WaitingFiles, Protocol):
     """Files wait in a hidden folder of their owner until they get their names."""
 
     owned: str | None
@@ -57,7 +64,17 @@ class DatasetPlace(Protocol):
         """Remove what was staged in the hidden folder under its fence or a lower one."""
         ...
 
-    def load_note(self, name: str) -> bytes | None: ...
+    def grant(self) -> Grant:
+        """Let tasks of Spark stage for this run, and remove what runs without a fence have left long ago."""
+        ...
+
+    def list_staged(self) -> list[tuple[str, float]]:
+        """Return all that waits in hidden folders, as `folder/name` with its time."""
+        ...
+
+    def enter(self, grant: Grant, part: PartId) -> None:
+        """Stage for a part from now on, in a task. Raises PieceRefused if the place of the grant is not reached."""
+        ...
 
     def store_note(self, name: str, content: bytes) -> None: ...
 
@@ -74,7 +91,9 @@ class DatasetPlace(Protocol):
     def close(self) -> None: ...
 
 
-def staged_name(fence: int, suffix: str) -> str:
+def staged_name(fence: int, suffix: str, task: TaskGrant | None) -> str:
+    if task is not None:
+        return task.name(suffix)
     # Random: a state that starts afresh counts its fences from one again.
     return f"{fence:012d}-{secrets.token_hex(8)}{suffix}"
 
@@ -108,6 +127,7 @@ class LocalPlace:
         self._hidden = path / HIDDEN
         self._open_files = self._hidden / "open"
         self._fence = 0
+        self._task: TaskGrant | None = None
         self.owned: str | None = None
 
     def open(self) -> None:
@@ -136,6 +156,41 @@ class LocalPlace:
             if is_outdated(path.name, self._fence):
                 path.unlink(missing_ok=True)
 
+    def grant(self) -> Grant:
+        grant = new_grant(self.owned, self._fence)
+        marker = self._hidden / grant.folder / grant.marker
+        make_folders(marker.parent)
+        marker.touch()
+        # The clock of the disk, which may be that of another machine.
+        for folder in abandoned_runs(self.list_staged(), marker.stat().st_mtime):
+            self.discard(folder, self.survey(folder))
+        return grant
+
+    def list_staged(self) -> list[tuple[str, float]]:
+        found = [path for path in self._hidden.glob("*/*") if path.parent != self._open_files and path.is_file()]
+        return [(f"{path.parent.name}/{path.name}", _modified(path)) for path in found]
+
+    def enter(self, grant: Grant, part: PartId) -> None:
+        if not (self._hidden / grant.folder / grant.marker).is_file():
+            raise unreached(str(self._path))
+        self.owned, self._fence, self._task = grant.folder, grant.fence, TaskGrant(grant, part)
+
+    def survey(self, folder: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for path in (self._hidden / folder).iterdir():
+            # A task that ended meanwhile may have removed its own.
+            with suppress(FileNotFoundError):
+                found[path.name] = path.stat().st_size
+        return found
+
+    def discard(self, folder: str, names: Iterable[str]) -> None:
+        for name in names:
+            (self._hidden / folder / name).unlink(missing_ok=True)
+        if folder.startswith(RUN):
+            # Not if a file is left in it, and not twice.
+            with suppress(OSError):
+                (self._hidden / folder).rmdir()
+
     def load_note(self, name: str) -> bytes | None:
         try:
             return (self._hidden / name).read_bytes()
@@ -153,7 +208,7 @@ class LocalPlace:
     def create(self, suffix: str) -> LocalDraft:
         if self.owned is None:
             return LocalDraft(self._open_files / f"{secrets.token_hex(8)}{suffix}")
-        return LocalDraft(self._hidden / self.owned / staged_name(self._fence, suffix))
+        return LocalDraft(self._hidden / self.owned / staged_name(self._fence, suffix, self._task))
 
     def complete(self, draft: LocalDraft, name: str) -> StagedFile:
         draft.file.flush()
@@ -184,81 +239,8 @@ class LocalPlace:
         pass
 
 
-class _SpooledDraft:
-    """A file without a name on this machine, until it is uploaded."""
-
-    def __init__(self, suffix: str) -> None:
-        self.suffix = suffix
-        self.file: Any = tempfile.TemporaryFile()  # noqa: SIM115 - `complete` or `discard` closes it
-
-    def discard(self) -> None:
-        self.file.close()
-
-
-class RemotePlace:
-    """A folder of a store. A file is uploaded when it is complete, so nobody ever sees a part of it.
-
-    In an exactly-once pipeline it is uploaded to the hidden folder, and moved by the store after the commit.
-    """
-
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self._store = store
-        self._path = path
-        self._fence = 0
-        self.owned: str | None = None
-
-    def open(self) -> None:
-        pass
-
-    def claim(self, owned: str, fence: int, *, expected: bool) -> None:
-        self.owned, self._fence = owned, fence
-
-    def clear(self) -> None:
-        assert self.owned is not None
-        for info in list(self._store.list(self._hidden(self.owned), None)):
-            if is_outdated(basename(info.name), self._fence):
-                self._store.remove(info.name)
-
-    def load_note(self, name: str) -> bytes | None:
-        info = self._store.find(self._hidden(name))
-        if info is None:
-            return None
-        content = self._store.open(info)
-        try:
-            return content.read_at(0, info.size)
-        finally:
-            content.close()
-
-    def store_note(self, name: str, content: bytes) -> None:
-        with tempfile.TemporaryFile() as file:
-            file.write(content)
-            self._store.put(self._hidden(name), file)
-
-    def create(self, suffix: str) -> _SpooledDraft:
-        return _SpooledDraft(suffix)
-
-    def complete(self, draft: _SpooledDraft, name: str) -> StagedFile:
-        draft.file.flush()
-        if self.owned is None:
-            # At once under its name: it is whole, and one that was never acked may be there twice.
-            waits_as, target = "", join(self._path, name)
-        else:
-            waits_as = staged_name(self._fence, draft.suffix)
-            target = join(self._hidden(self.owned), waits_as)
-        self._store.put(target, draft.file)
-        draft.file.close()
-        return StagedFile(waits_as, name)
-
-    def show(self, owned: str | None, files: Sequence[StagedFile], *, again: bool = False) -> None:
-        for each in files if owned is not None else ():
-            try:
-                self._store.move(join(self._hidden(owned or ""), each.waits_as), join(self._path, each.name))
-            except FileNotFoundError:
-                if not again:
-                    raise
-
-    def close(self) -> None:
-        self._store.close()
-
-    def _hidden(self, name: str) -> str:
-        return join(self._path, HIDDEN, name)
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,7 +1,7 @@
 """DatasetWriter: rows into files of a dataset, which become visible whole, after the commit or when complete."""
 
-import hashlib
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,16 @@ from conduit_connectors.file.disk import advice
 from conduit_connectors.objects.dataset_place import DatasetPlace, DraftFile, StagedFile
 from conduit_connectors.objects.row_formats import RowFormat, RowPiece
 from conduit_connectors.objects.row_writers import RowWriter
-from conduit_py.sdk import Batch, TransientError
+from conduit_connectors.objects.staged_parts import (
+    MANIFEST_MAX,
+    Grant,
+    PartFile,
+    PartManifest,
+    StagedParts,
+    clear_dead,
+    owned_folder,
+)
+from conduit_py.sdk import Batch, PartId, StageCleared, TransientError
 
 OPEN_FILES_MAX = 32
 
@@ -52,6 +61,12 @@ class DatasetWriter:
         self._shown = shown
         self._files: dict[str, _OpenFile] = {}
         self._complete: list[StagedFile] = []
+        self._parts: StagedParts | None = None
+        """On a driver of Spark whose tasks stage: what they have staged."""
+        self._taken: list[StagedFile] = []
+        self._part: PartId | None = None
+        """In a task of Spark: the part that it stages."""
+        self._part_files: list[PartFile] = []
         self._named_at = datetime.fromtimestamp(0, UTC)
         self._failed = False
         self._known_changes = 0
@@ -63,10 +78,8 @@ class DatasetWriter:
             self._format.open()
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
-        # A hash: the id of a pipeline may have characters that file systems refuse.
-        owned = hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()
         with self._disk_errors():
-            self._place.claim(owned, fence, expected=bool(intents))
+            self._place.claim(owned_folder(owner), fence, expected=bool(intents))
         for intent in intents:
             self.apply(intent)
         with self._disk_errors():
@@ -92,20 +105,77 @@ class DatasetWriter:
         with self._disk_errors():
             self._finish_all()
             self._place.show(None, self._complete)
-        self._complete = []
+            self._complete = []
+            if self._parts is not None and self._taken:
+                self._parts.seal()
+                taken, self._taken = self._taken, []
+                self._show(self._parts.grant.folder, taken)
 
     def stage(self) -> bytes | None:
         self._check_usable()
         assert self._place.owned is not None
         with self._disk_errors():
             self._finish_all()
-        complete, self._complete = self._complete, []
+            if self._parts is not None:
+                self._parts.seal()
+        complete, self._complete, self._taken = self._complete + self._taken, [], []
         return msgspec.json.encode(FilesIntent(self._place.owned, complete)) if complete else None
 
     def apply(self, intent: bytes) -> None:
         staged = msgspec.json.decode(intent, type=FilesIntent)
         with self._disk_errors():
-            self._place.show(staged.folder, staged.files, again=True)
+            self._show(staged.folder, staged.files, again=True)
+
+    def grant(self) -> bytes:
+        """Let tasks stage for this run."""
+        with self._disk_errors():
+            if self._parts is None:
+                self._parts = StagedParts(self._place, self._place.grant(), self._shown)
+        return msgspec.msgpack.encode(self._parts.grant)
+
+    def take(self, pieces: Sequence[bytes]) -> None:
+        """Take the manifests of parts, in order, as if their rows were written."""
+        self._check_usable()
+        assert self._parts is not None
+        with self._disk_errors():
+            # Rows that were written before have an earlier name.
+            self._finish_all()
+            for piece in pieces:
+                # M6: named here, part after part, so that the order of names is that of the records.
+                taken = self._parts.take(piece)
+                self._taken += [StagedFile(each.waits_as, each.folder + self._next_name()) for each in taken]
+
+    def open_part(self, grant: bytes, part: PartId) -> None:
+        """Get ready to stage a part, in a task."""
+        with self._disk_errors():
+            self._place.enter(msgspec.msgpack.decode(grant, type=Grant), part)
+            self._format.open()
+        self._part = part
+
+    def clear_staged(self, age_seconds: float, owner: str | None) -> StageCleared:
+        """Remove what nobody needs any more, on a writer that is not opened."""
+        with self._disk_errors():
+            return clear_dead(self._place, self._place.list_staged(), time.time(), age_seconds, owner)
+
+    def stage_part(self) -> bytes:
+        """Make what was written durable, and return its manifest."""
+        self._check_usable()
+        assert self._part is not None
+        with self._disk_errors():
+            self._finish_all()
+            manifest = msgspec.msgpack.encode(PartManifest(self._part, self._part_files))
+            if len(manifest) > MANIFEST_MAX:
+                draft = self._place.create(".manifest")
+                draft.file.write(msgspec.msgpack.encode(self._part_files))
+                listed = self._place.complete(draft, "")
+                manifest = msgspec.msgpack.encode(PartManifest(self._part, [], listed.waits_as))
+        return manifest
+
+    def _show(self, folder: str, files: Sequence[StagedFile], *, again: bool = False) -> None:
+        # M1: nothing else gives a file of a task its name.
+        self._place.show(folder, files, again=again)
+        if self._parts is not None:
+            self._parts.mark_visible(each.waits_as for each in files)
 
     def close(self) -> None:
         self.ignored.report()
@@ -113,6 +183,8 @@ class DatasetWriter:
             each.writer.abandon()
             each.draft.discard()
         self._files = {}
+        if self._parts is not None:
+            self._parts.close()
         self._place.close()
 
     def _append(self, piece: RowPiece) -> None:
@@ -142,7 +214,12 @@ class DatasetWriter:
     def _finish_file(self, folder: str) -> None:
         file = self._files[folder]
         file.writer.close()
-        self._complete.append(self._place.complete(file.draft, folder + self._next_name()))
+        size = file.draft.file.tell()
+        complete = self._place.complete(file.draft, folder + self._next_name())
+        if self._part is None:
+            self._complete.append(complete)
+        else:
+            self._part_files.append(PartFile(complete.waits_as, folder, size))
         del self._files[folder]
 
     def _next_name(self) -> str:

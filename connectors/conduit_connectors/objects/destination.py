@@ -7,11 +7,12 @@ from typing import Required, Self, Unpack
 from pydantic import Field, field_validator, model_validator
 
 from conduit_connectors.file.csv_format import Delimiter
-from conduit_connectors.objects.dataset_destination import DatasetDestination, DatasetOptions
-from conduit_connectors.objects.dataset_place import DatasetPlace, LocalPlace, RemotePlace
+from conduit_connectors.objects.dataset_destination import DatasetDestination, DatasetOptions, why_columns_stay_here
+from conduit_connectors.objects.dataset_place import DatasetPlace, LocalPlace
 from conduit_connectors.objects.dataset_writer import DatasetWriter, FileLimits
 from conduit_connectors.objects.partition import PartitionBy
-from conduit_connectors.objects.pattern import has_wildcards, parse_place
+from conduit_connectors.objects.pattern import CLOUD_SCHEMES, has_wildcards, parse_place
+from conduit_connectors.objects.remote_place import RemotePlace
 from conduit_connectors.objects.row_formats import (
     COMPRESSIONS,
     DatasetCompression,
@@ -150,6 +151,14 @@ class Destination(DatasetDestination[DestinationOptions]):
             store.close()
         # Nothing is written, so nobody knows yet whether it may be.
         return f"the store answers, and there is {'something' if there else 'nothing yet'} at {path or root}"
+
+    def stages_remotely(self, *, exactly_once: bool) -> str | None:
+        options, scheme = self.options, parse_place(self.options.url).scheme
+        if scheme != "file" and scheme not in CLOUD_SCHEMES:
+            return f"only one process may write through {scheme}://"
+        if options.format == "csv":
+            return "its columns are those of the first file, which only the driver knows"
+        return None if options.format == "json" else why_columns_stay_here(options.columns, options)
 
     def make_writer(self) -> DatasetWriter:
         options = self.options

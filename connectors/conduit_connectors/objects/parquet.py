@@ -48,6 +48,13 @@ class ParquetPart(NamedTuple):
     """How many rows the object says that it has."""
 
 
+class RowGroup(NamedTuple):
+    """What a file says of a row group: its rows, and its bytes when they are not compressed."""
+
+    rows: int
+    size: int
+
+
 class ParquetReader:
     """Reads one object after another, in one process while it can be used again."""
 
@@ -88,6 +95,26 @@ class ParquetReader:
             f"row {number + 1} takes more than {self._limits.memory_max} bytes to decode: if the object is sound,"
             f" raise {self._limits.memory_option}, or write it with smaller values, pages and row groups"
         )
+
+    def list_groups(self, file: BinaryIO) -> list[RowGroup]:
+        """Return what a file says of its row groups. Raises ValueError if it is no Parquet."""
+        process, kind, groups = self._idle.pop() if self._idle else _Process(), program.BEGIN, bytearray(b"[]")
+        try:
+            request = self._limits._asdict() | {"offset": 0, "rows": 1, "groups": True}
+            process.send(json.dumps(request).encode(), file)
+            while kind in (program.BEGIN, program.GROUPS):
+                kind, _, content = process.receive(self._limits.memory_max)
+                groups = content if kind == program.GROUPS else groups
+        except _DoesNotFit:
+            kind = program.NO_MEMORY
+        finally:
+            if kind == program.END:
+                self._idle.append(process)
+            else:
+                process.end()
+        if kind != program.END:
+            raise ValueError(f"its row groups cannot be listed within {self._limits.memory_option}")
+        return [RowGroup(rows, size) for rows, size in json.loads(groups)]
 
     def too_long(self, part: ParquetPart) -> str:
         """Return why a row is refused that is too long."""

@@ -25,9 +25,9 @@ from pyarrow import fs, parquet
 
 LENGTH = struct.Struct(">Q")
 ANSWER = struct.Struct(">cQQ")
-BEGIN, ROWS, LONG_ROW, END, FAILED, NO_MEMORY, ASK = b"B", b"R", b"L", b"E", b"F", b"M", b"A"
+BEGIN, ROWS, LONG_ROW, END, FAILED, NO_MEMORY, ASK, GROUPS = b"B", b"R", b"L", b"E", b"F", b"M", b"A", b"G"
 """The number of all rows; rows as an Arrow stream; a row that is too long; no more rows; an error; out of memory;
-a question for bytes of the object at an offset, answered by them with their length in front."""
+a question for bytes of the object at an offset, answered by them with their length in front; the row groups."""
 ASK_BYTES = 8 * 2**20
 
 BATCH_BYTES = 8 * 2**20
@@ -123,13 +123,19 @@ def _limit_memory(size: int) -> None:
 
 
 def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int, "bytes | memoryview[int]"]]:
-    offset, row_size_max = request["offset"], request["row_size_max"]
+    offset, end, row_size_max = request["offset"], request.get("end", sys.maxsize), request["row_size_max"]
     piece_bytes = request.get("piece_bytes", PIECE_BYTES)
     with parquet.ParquetFile(stream) as table:
         columns = _columns(table, request.get("columns"))
         yield BEGIN, table.metadata.num_rows, b""
+        if "groups" in request:
+            claims = (table.metadata.row_group(group) for group in range(table.num_row_groups))
+            yield GROUPS, 0, json.dumps([(each.num_rows, each.total_byte_size) for each in claims]).encode()
+            return
         number = 0
         for group in range(table.num_row_groups):
+            if number >= end:
+                return
             claimed = table.metadata.row_group(group)
             if number + claimed.num_rows <= offset:
                 number += claimed.num_rows
@@ -138,8 +144,9 @@ def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int,
             # Without threads: each would decode a column of its own at the same time.
             for batch in table.iter_batches(count, row_groups=[group], columns=columns, use_threads=False):
                 skipped = min(max(0, offset - number), batch.num_rows)
+                wanted = batch.slice(skipped, max(0, end - number - skipped))
                 number += batch.num_rows
-                for piece, size in _pieces(batch.slice(skipped), piece_bytes):
+                for piece, size in _pieces(wanted, piece_bytes):
                     if size > row_size_max and piece.num_rows == 1:
                         yield LONG_ROW, size, b""
                     else:

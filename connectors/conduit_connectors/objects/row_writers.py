@@ -11,6 +11,9 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 Each row group begins with dictionaries of its own, which is most of the work where values differ: small ones cost twice
 as much.
 """
+_FILES_TO_LEARN_FROM = 32
+"""For how many files it is known which columns are worth a dictionary."""
+_ROWS_TO_LEARN = 1000
 
 
 class RowWriter(Protocol):
@@ -88,19 +91,65 @@ class AvroRows:
         pass
 
 
+class DictionaryColumns:
+    """Which columns of Parquet files are worth a dictionary, by the file before.
+
+    Where most values differ, a dictionary is most of the work, and of the file: it has every value, and the rows have
+    its numbers besides. So a column goes without one if it took more than half of the column.
+    """
+
+    def __init__(self) -> None:
+        self._schema: Any = None
+        self._worth: list[str] | None = None
+        self._files_left = 0
+
+    def choose(self, schema: Any) -> bool | list[str]:
+        """Return the columns that get a dictionary in the next file, or True for all."""
+        if self._worth is None or not self._files_left or not schema.equals(self._schema):
+            return True
+        self._files_left -= 1
+        return self._worth
+
+    def learn(self, schema: Any, metadata: Any) -> None:
+        """Take note of what the dictionaries of a file were worth that had them for all columns."""
+        if metadata.num_rows < _ROWS_TO_LEARN:
+            return
+        group = metadata.row_group(0)
+        columns = (group.column(number) for number in range(metadata.num_columns))
+        self._worth = [column.path_in_schema for column in columns if _is_worth_it(column)]
+        # Values change over time: now and then a file tries all columns again.
+        self._schema, self._files_left = schema, _FILES_TO_LEARN_FROM
+
+
+def _is_worth_it(column: Any) -> bool:
+    if not column.has_dictionary_page:
+        return False
+    return 2 * int(column.data_page_offset - column.dictionary_page_offset) <= int(column.total_compressed_size)
+
+
 class RowGroups:
     """Tables as row groups of a Parquet file. If a part of it is missing, it is no Parquet file."""
 
-    def __init__(self, file: IO[bytes], schema: Any, compression: str) -> None:
+    def __init__(self, file: IO[bytes], schema: Any, compression: str, dictionaries: DictionaryColumns) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         self.rows = 0
         self._file = file
+        self._schema = schema
+        self._dictionaries = dictionaries
+        self._chosen = dictionaries.choose(schema)
+        self._metadata: list[Any] = []
         self._waiting: list[Any] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._concat = pa.concat_tables
-        self._writer: Any = pq.ParquetWriter(pa.PythonFile(file, mode="w"), schema, compression=compression)
+        self._writer: Any = pq.ParquetWriter(
+            pa.PythonFile(file, mode="w"),
+            schema,
+            compression=compression,
+            use_dictionary=self._chosen,
+            metadata_collector=self._metadata,
+        )
 
     @property
     def size(self) -> int:
@@ -119,6 +168,8 @@ class RowGroups:
         if self._waiting:
             self._write_row_group()
         self._writer.close()
+        if self._chosen is True:
+            self._dictionaries.learn(self._schema, self._metadata[0])
 
     def abandon(self) -> None:
         # Or it would write a footer when it is deleted.

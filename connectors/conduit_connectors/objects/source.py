@@ -102,9 +102,15 @@ class Source(sdk.SplittableSource[SourceOptions]):
         if self._reading is not None:
             self._reading.handle_ack(positions)
 
-    def splits(self) -> bool:
-        """False if objects are removed: their ends are known only where they are read."""
-        return self.options.after == "keep"
+    def reads_alone(self) -> str | None:
+        if self.options.after == "keep":
+            return None
+        return f"objects get `after={self.options.after!r}` at their ends, which are known only where they are read"
+
+    @property
+    def acks_last(self) -> bool:
+        # Acks are for objects that are removed, and those are not split.
+        return True
 
     def split(self, size: int) -> bytes:
         assert self._reading is not None

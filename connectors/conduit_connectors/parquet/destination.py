@@ -7,7 +7,7 @@ from typing import Literal, Required, Unpack
 
 from pydantic import Field
 
-from conduit_connectors.objects.dataset_destination import DatasetDestination, DatasetOptions
+from conduit_connectors.objects.dataset_destination import DatasetDestination, DatasetOptions, why_columns_stay_here
 from conduit_connectors.objects.dataset_place import LocalPlace
 from conduit_connectors.objects.dataset_writer import DatasetWriter, FileLimits
 from conduit_connectors.objects.partition import PartitionBy
@@ -87,6 +87,9 @@ class Destination(DatasetDestination[DestinationOptions]):
 
     def probe(self) -> str:
         return probe_writable(self.options.path)
+
+    def stages_remotely(self, *, exactly_once: bool) -> str | None:
+        return why_columns_stay_here(self.options.columns, self.options)
 
     def make_writer(self) -> DatasetWriter:
         options, shown = self.options, str(self.options.path)

@@ -6,12 +6,14 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Required, TypedDict, Unpack
 
+import msgspec
 from pydantic import Field
 
-from conduit_connectors.objects.parquet import ParquetLimits, ParquetPart, ParquetReader
+from conduit_connectors.objects.parquet import ParquetLimits, ParquetPart, ParquetReader, RowGroup
 from conduit_connectors.table_rows import read_rows
 from conduit_py import sdk
 from conduit_py.sdk import (
@@ -70,7 +72,16 @@ class RowPosition(NamedTuple):
         return cls(found[1].decode(), int(found[2]), int(found[3]), os.fsdecode(found[4]))
 
 
-class Source(sdk.SourceConnector[SourceOptions]):
+class RowStretch(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of a file: those after `start`, up to `end`, or to the end of the file if there is none."""
+
+    path: str
+    mark: str
+    start: int
+    end: int | None
+
+
+class Source(sdk.SplittableSource[SourceOptions]):
     """The rows of Parquet files, file after file in the order of their names, as tables.
 
     At-least-once on its own, exactly-once with a destination that can: reading goes on exactly after any row. It ends
@@ -83,6 +94,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
     Files are decoded in another process with a limit on its memory, so a file that is hostile or damaged ends neither
     this process nor its memory. A row with a value that Python cannot hold, such as a time in nanoseconds or a
     text that is no UTF-8, becomes a dead letter without content. `columns` can leave such columns out.
+
+    On Spark the executors read several files at once, and the row groups of large ones.
     """
 
     gives = dict
@@ -92,6 +105,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     _reader: ParquetReader | None = None
     _parts: Iterator[ParquetPart] | None = None
     _part: ParquetPart | None = None
+    _files: Iterator[RowStretch]
+    _stretches: Iterator[tuple[RowStretch, int]] | None = None
+    _next_stretch: tuple[RowStretch, int] | None = None
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
@@ -107,18 +123,19 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def open(self, position: bytes | None) -> None:
         options = self.options
-        limits = ParquetLimits(options.memory_max, options.row_size_max, "memory_max", "row_size_max")
-        self._reader = ParquetReader(limits, _BATCH_ROWS)
+        self._reader = self._make_reader()
         files = list_files(options.path)
         if position is None:
             if not files:
                 raise FatalError(f"there is no file at {options.path}", suggestion="correct `path`, or write one")
-            self._files = iter(files)
+            self._files = map(_whole, files)
             return
         last = RowPosition.parse(position)
-        self._files = iter([path for path in files if path > last.path])
+        self._files = map(_whole, [path for path in files if path > last.path])
         if last.row < last.rows:
-            self._open_file(last.path, last)
+            rest = RowStretch(last.path, last.mark, last.row, None)
+            self._check_unchanged(rest)
+            self._files = chain([rest], self._files)
 
     def read(self, n: int) -> Records | Reading:
         while True:
@@ -126,10 +143,57 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 self._part = self._next_part()
             if self._part is not None:
                 return self._take(self._part, n)
-            path = next(self._files, None)
-            if path is None:
+            stretch = next(self._files, None)
+            if stretch is None:
                 raise EndOfSource
-            self._open_file(path, None)
+            self._open_file(stretch)
+
+    def split(self, size: int) -> bytes:
+        """Return stretches of about so many bytes: several small files, or some row groups of a large one."""
+        if self._stretches is None:
+            self._stretches = self._cut_files(size)
+            self._next_stretch = next(self._stretches, None)
+        part: list[RowStretch] = []
+        total = 0
+        while self._next_stretch is not None and (not part or total + self._next_stretch[1] <= size):
+            stretch, more = self._next_stretch
+            total += more
+            if part and part[-1].path == stretch.path:
+                stretch = msgspec.structs.replace(part.pop(), end=stretch.end)
+            part.append(stretch)
+            self._next_stretch = next(self._stretches, None)
+        if not part:
+            raise EndOfSource
+        return msgspec.msgpack.encode(part)
+
+    def open_part(self, part: bytes) -> None:
+        self._reader = self._make_reader()
+        self._files = iter(msgspec.msgpack.decode(part, type=list[RowStretch]))
+
+    def _cut_files(self, size: int) -> Iterator[tuple[RowStretch, int]]:
+        """Return stretches with their sizes, in order: a row group each in files that are larger than `size`."""
+        assert self._reader is not None
+        for whole in self._files:
+            with self._open_bytes(whole) as file:
+                whole = msgspec.structs.replace(whole, mark=_mark(file))
+                file_size = os.fstat(file.fileno()).st_size
+                groups = _groups_of(self._reader, file) if file_size > size else []
+            groups = groups or [RowGroup(0, file_size)]
+            # Sizes in the file: those of groups are without their compression.
+            shares = [file_size * each.size // max(1, sum(group.size for group in groups)) for each in groups]
+            start = 0
+            for group, share in zip(groups[:-1], shares, strict=False):
+                end = start + group.rows
+                if end > whole.start:
+                    yield RowStretch(whole.path, whole.mark, max(start, whole.start), end), share
+                start = end
+            # Without an end: what a file says of its rows may be wrong, and all of them are read on one machine.
+            yield RowStretch(whole.path, whole.mark, max(start, whole.start), None), shares[-1]
+
+    def _make_reader(self) -> ParquetReader:
+        options = self.options
+        limits = ParquetLimits(options.memory_max, options.row_size_max, "memory_max", "row_size_max")
+        return ParquetReader(limits, _BATCH_ROWS)
 
     def check_position(self, position: bytes) -> None:
         RowPosition.parse(position)
@@ -144,25 +208,34 @@ class Source(sdk.SourceConnector[SourceOptions]):
             self._reader.close()
             self._reader = None
 
-    def _open_file(self, path: str, after: RowPosition | None) -> None:
+    def _open_file(self, stretch: RowStretch) -> None:
         assert self._reader is not None
-        try:
-            file = open(path, "rb")  # noqa: SIM115 - the reader closes it
-        except OSError as error:
-            hint = "put it back: it was read in part" if after is not None else "check the path and its permissions"
-            raise FatalError(f"cannot open {path}: {error.strerror}", suggestion=hint) from error
-        mark = _mark(file)
-        if after is not None and mark != after.mark:
-            file.close()
-            raise FatalError(
-                f"{path} was replaced: it is not the file that was read up to row {after.row}",
-                suggestion="put the old file back, or give the source a new id to read all files from their start",
-            )
-        self._path, self._mark = path, mark
+        file = self._open_bytes(stretch)
+        self._path, self._mark = stretch.path, _mark(file)
         columns = self.options.columns
         # At most one row: only a row that comes alone is checked for its size.
         request: dict[str, Any] = {"columns": columns, "piece_bytes": min(_PIECE_BYTES, self.options.row_size_max)}
-        self._parts = self._reader.read_parts(after.row if after else 0, file=file, **request)
+        request |= {} if stretch.end is None else {"end": stretch.end}
+        self._parts = self._reader.read_parts(stretch.start, file=file, **request)
+
+    def _check_unchanged(self, stretch: RowStretch) -> None:
+        self._open_bytes(stretch).close()
+
+    def _open_bytes(self, stretch: RowStretch) -> BinaryIO:
+        """Open the file of a stretch. Raises FatalError if it is not the one that the stretch is of."""
+        path = stretch.path
+        try:
+            file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+        except OSError as error:
+            hint = "put it back: it was read in part" if stretch.start else "check the path and its permissions"
+            raise FatalError(f"cannot open {path}: {error.strerror}", suggestion=hint) from error
+        if stretch.mark and _mark(file) != stretch.mark:
+            file.close()
+            raise FatalError(
+                f"{path} was replaced: it is not the file that was read up to row {stretch.start}",
+                suggestion="put the old file back, or give the source a new id to read all files from their start",
+            )
+        return file
 
     def _next_part(self) -> ParquetPart | None:
         try:
@@ -188,6 +261,18 @@ class Source(sdk.SourceConnector[SourceOptions]):
         path = os.fsencode(self._path).replace(b"%", b"%%")
         template = b"parquet:1:%s:%d:%%d:%s" % (self._mark.encode(), part.rows, path)
         return Positions(template, range(first, first + count), ascending=True)
+
+
+def _whole(path: str) -> RowStretch:
+    return RowStretch(path, "", 0, None)
+
+
+def _groups_of(reader: ParquetReader, file: BinaryIO) -> list[RowGroup]:
+    try:
+        return reader.list_groups(file)
+    except ValueError:
+        # Whoever reads it finds what is wrong, and says it.
+        return []
 
 
 def list_files(path: str) -> list[str]:

@@ -29,7 +29,7 @@ SESSION_SETTINGS: Final[Mapping[str, str]] = {
 Decode = Callable[[str], Any]
 
 
-class ColumnType(msgspec.Struct, frozen=True):
+class ReadType(msgspec.Struct, frozen=True):
     """How the text of one type is read. `decode` raises ValueError for what has no exact Python value."""
 
     name: str
@@ -207,8 +207,8 @@ _BUILT_IN: dict[int, tuple[str, Decode, FieldType]] = {
     2950: ("uuid", UUID, "uuid"),
     3802: ("jsonb", decode_jsonb_value, "json"),
 }
-BUILT_IN: Final[Mapping[int, ColumnType]] = {
-    oid: ColumnType(name, decode, field=field) for oid, (name, decode, field) in _BUILT_IN.items()
+BUILT_IN: Final[Mapping[int, ReadType]] = {
+    oid: ReadType(name, decode, field=field) for oid, (name, decode, field) in _BUILT_IN.items()
 }
 """The types whose numbers are the same on every server."""
 
@@ -232,26 +232,26 @@ class CatalogType(msgspec.Struct, frozen=True):
         return [oid for oid in (self.base, self.element, *(oid for _, oid in self.fields)) if oid]
 
 
-def type_of(oid: int, catalog: Mapping[int, CatalogType]) -> ColumnType:
+def type_of(oid: int, catalog: Mapping[int, CatalogType]) -> ReadType:
     """Return how to read a type. One that is not in the catalog is text, named by its number."""
     if oid in BUILT_IN:
         return BUILT_IN[oid]
     found = catalog.get(oid)
     if found is None:
-        return ColumnType(f"type {oid}", str, plain=False)
+        return ReadType(f"type {oid}", str, plain=False)
     if found.kind == "d":
         return type_of(found.base, catalog)
     if found.kind == "c":
         fields = [(name, type_of(each, catalog)) for name, each in found.fields]
         plain = all(kind.plain for _, kind in fields)
-        return ColumnType(found.name, decode_composite([(name, kind.decode) for name, kind in fields]), plain, "record")
+        return ReadType(found.name, decode_composite([(name, kind.decode) for name, kind in fields]), plain, "record")
     if found.category == "A":
         element = type_of(found.element, catalog)
-        return ColumnType(found.name, decode_array(element.decode, found.delimiter), element.plain, "list")
+        return ReadType(found.name, decode_array(element.decode, found.delimiter), element.plain, "list")
     # An enum, and types of extensions that are strings, such as citext, are text by their nature.
     plain = found.kind == "e" or found.category == "S"
     field: FieldType = "string" if plain else "interval" if oid == _INTERVAL else "unknown"
-    return ColumnType(found.name, str, plain, field)
+    return ReadType(found.name, str, plain, field)
 
 
 _INTERVAL = 1186

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from conduit_connectors.postgres.column_values import (
-    ColumnType,
     Decode,
+    ReadType,
     decode_boolean,
     decode_jsonb_value,
     decode_timestamp,
@@ -30,7 +30,7 @@ class DecodedRow(msgspec.Struct, gc=False):
 class ColumnDecoder:
     """Reads the rows of one shape."""
 
-    def __init__(self, columns: Sequence[tuple[str, ColumnType]]) -> None:
+    def __init__(self, columns: Sequence[tuple[str, ReadType]]) -> None:
         self.width = len(columns)
         self._columns = [(name, kind.decode, kind.name) for name, kind in columns]
         self._nulls: dict[str, Any] = dict.fromkeys(name for name, _ in columns)

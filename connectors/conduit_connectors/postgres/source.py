@@ -51,6 +51,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def reads_alone(self) -> str:
+        return "a replication slot has one reader, and changes have one order"
+
     @property
     def endless(self) -> bool:
         return True

@@ -73,6 +73,9 @@ class Source(sdk.CheckpointedSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def reads_alone(self) -> str:
+        return "a tap is one process, which writes its records in one order"
+
     @property
     def gives(self) -> Any:
         # A line that is no message, or a delete.
@@ -145,7 +148,7 @@ class Source(sdk.CheckpointedSource[SourceOptions]):
                 if len(printed) > _CATALOG_SIZE_MAX:
                     raise FatalError("the catalog of the tap is too large", suggestion="give it as `catalog`")
         except EndOfSource:
-            return parse_catalog(bytes(printed), os.path.basename(self.options.command[0]))
+            return parse_catalog(bytes(printed), os.path.basename(self.options.command[-1]))
         finally:
             self._end_tap()
 

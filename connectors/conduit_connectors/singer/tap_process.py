@@ -20,7 +20,8 @@ _WAIT_SECONDS = 0.5
 _STOP_SECONDS = 5
 _LOG_LINE_MAX = 2000
 _KEPT_LOG_LINES = 5
-_SERIOUS = re.compile(r"\b(WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
+_SERIOUS = re.compile(r"\b(WARN|WARNING|ERROR|CRITICAL|FATAL)\b|^(error|warning):")
+_METRIC = re.compile(r"\bMETRIC: ")
 
 
 class TapProcess:
@@ -40,7 +41,8 @@ class TapProcess:
         secrets: Sequence[str] = (),
         line_size_max: int,
     ) -> None:
-        self._name = os.path.basename(command[0])
+        # The last word: the first may be `uvx` or `python`.
+        self._name = os.path.basename(command[-1])
         self._secrets = sorted((each for each in secrets if each), key=len, reverse=True)
         self._files = {argument: _unnamed_file(content) for argument, content in files.items()}
         # Named by our process, because a wrapper around the tap may close what it inherits.
@@ -128,7 +130,8 @@ class TapProcess:
             line = "".join(each if each.isprintable() else " " for each in line)
             if line:
                 self._last_log.append(line)
-                _logger.log(logging.WARNING if _SERIOUS.search(line) else logging.INFO, "%s: %s", self._name, line)
+                quiet = logging.DEBUG if _METRIC.search(line) else logging.INFO
+                _logger.log(logging.WARNING if _SERIOUS.search(line) else quiet, "%s: %s", self._name, line)
 
     def _raise_the_end(self) -> None:
         try:
@@ -140,7 +143,9 @@ class TapProcess:
             raise EndOfSource
         ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         said = f": {' / '.join(self._last_log)}" if self._last_log else ""
-        raise TransientError(f"{self._name} {ending}{said}", suggestion="see what it says, and check its `config`")
+        raise TransientError(
+            f"{self._name} {ending}{said}", suggestion="see what it says, and check its `command` and `config`"
+        )
 
 
 def _unnamed_file(content: Any) -> int:

@@ -32,7 +32,10 @@ class Folder(Protocol):
         """
 
     def move(self, name: str, to: str) -> None:
-        """Rename a folder durably. If the target exists, an earlier attempt has moved it."""
+        """Rename a folder durably. If only the target exists, an earlier attempt has moved it.
+
+        Raises OSError if both exist: then the target is another folder, or a store was stopped while it copied.
+        """
 
     def remove(self, name: str) -> None:
         """Remove a file or a folder with its contents, if it exists."""
@@ -178,10 +181,11 @@ class HadoopFolder:
     def move(self, name: str, to: str) -> None:
         source, target = self._path(name), self._path(to)
         # Renaming onto an existing folder would move the one into the other.
-        if self._files.exists(target):
-            return
-        self._files.mkdirs(target.getParent())
-        if not self._files.rename(source, target) and not self._files.exists(target):
+        if not self._files.exists(target):
+            self._files.mkdirs(target.getParent())
+            if self._files.rename(source, target):
+                return
+        if self._files.exists(source) or not self._files.exists(target):
             raise OSError(f"{source.toString()} could not be renamed to {target.toString()}")
 
     def remove(self, name: str) -> None:

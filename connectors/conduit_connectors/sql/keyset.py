@@ -23,6 +23,22 @@ class KeyPosition(msgspec.Struct, frozen=True):
     values: tuple[tuple[str, str], ...]
 
 
+class KeyRange(msgspec.Struct, frozen=True, array_like=True):
+    """The rows after one position, up to that of another and with it; the columns of the table, and its key."""
+
+    after: bytes | None
+    until: bytes
+    columns: list[str]
+    key: list[str]
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> "KeyRange":
+        return msgspec.msgpack.decode(encoded, type=cls)
+
+
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(KeyPosition)
 _TAGS: Mapping[type, str] = {

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from conduit_connectors.change_marks import says_truncate, unchanged_fields
 from conduit_connectors.integer_text import integer_text
+from conduit_connectors.policy_options import NewFieldOption, OnNewField, OnType
 from conduit_connectors.sql.column_fit import kind_of
 from conduit_py.sdk import Batch, Operation, Options, Record, RecordRefused, encode_json, metadata
 
@@ -57,10 +58,6 @@ def is_name(text: str) -> bool:
     return "\0" not in text and (text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text))
 
 
-OnNewField: TypeAlias = Literal["refuse", "add", "ignore"]
-OnType: TypeAlias = Literal["refuse", "widen", "text"]
-
-
 class TableOptions(Options):
     """How records become rows."""
 
@@ -79,10 +76,7 @@ class TableOptions(Options):
         default="columns", description="a column per field, or the columns key, operation, metadata and payload as JSON"
     )
     create: bool = Field(default=True, description="create a missing table, with the columns of its first record")
-    on_new_field: OnNewField = Field(
-        default="refuse",
-        description='a field that has no column: "refuse" the record, "add" the column, or "ignore" the field',
-    )
+    on_new_field: NewFieldOption = "refuse"
     on_type: OnType = Field(
         default="refuse",
         description='a value that its column does not hold: "refuse" the record, "widen" the column to a type that'

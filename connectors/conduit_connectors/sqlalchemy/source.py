@@ -16,11 +16,13 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.sql.elements import quoted_name
 
 from conduit_connectors.sql.database import NotThisRow
-from conduit_connectors.sql.keyset import KeyValues, check_keys, decode_key, encode_key
+from conduit_connectors.sql.keyset import KeyRange, KeyValues, check_keys, decode_key, encode_key
 from conduit_connectors.sqlalchemy.engine import connection_error, make_engine, translate
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Operation, Options, Payload, Reading, Record, metadata
 
+_MEASURED = 100
+"""How many rows tell how large rows are."""
 _INEXACT = (sa.Float, sa.LargeBinary, sa.JSON, sa.Boolean)
 _PLAIN = (bool, int, float, str, bytes, dict, list, type(None), Decimal, datetime, date, clock, timedelta, UUID)
 
@@ -57,7 +59,7 @@ class SourceArguments(TypedDict, total=False):
     delay_seconds: float
 
 
-class Source(sdk.SourceConnector[SourceOptions]):
+class Source(sdk.SplittableSource[SourceOptions]):
     """The rows of a table in the order of a column that grows, and rows again when their value grows.
 
     Resumes exactly after any row; at-least-once, exactly-once in an exactly-once pipeline. It ends at the last row, or
@@ -69,12 +71,18 @@ class Source(sdk.SourceConnector[SourceOptions]):
     ago. On PostgreSQL `postgres.polling` knows instead of waiting. Deleted rows are not seen, nor changes that leave
     the column as it is. `column` and `key` together must be unique and never null; an index on both helps.
 
+    On Spark executors read ranges of the order, each with a connection of its own; a row that moves or goes meanwhile
+    is seen as it is when its range is read. SQLite files are read by the driver.
+
     Values are what the driver gives. A row with one that a record cannot hold becomes a dead letter without content.
     """
 
     clock: ClassVar[Any] = staticmethod(time.monotonic)
     _engine: Engine | None = None
     _connection: Connection | None = None
+
+    _part: KeyRange | None = None
+    """On an executor: the range that it reads."""
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
@@ -96,18 +104,22 @@ class Source(sdk.SourceConnector[SourceOptions]):
         return f"{self.options.table} has the columns {', '.join(names)}"
 
     def open(self, position: bytes | None) -> None:
-        options = self.options
         names, key = self._connect()
+        self._begin(position, names, key)
+        self._check_nulls()
+
+    def _begin(self, position: bytes | None, names: Sequence[str], key: list[str]) -> None:
+        options = self.options
         schema, dot, name = options.table.rpartition(".")
         self._order = [options.column, *(each for each in key if each != options.column)]
         self._last = None if position is None else decode_key(position, self._order)
         self._bound: KeyValues | None = None
         self._due = 0.0
+        self._row_size = 0
         columns: list[Any] = [sa.column(quoted_name(each, quote=True)) for each in names]
         place: dict[str, Any] = {"schema": quoted_name(schema, quote=True)} if dot else {}
         self._table = sa.table(quoted_name(name, quote=True), *columns, **place)
         self._key = key
-        self._check_nulls()
 
     def read(self, n: int) -> Reading:
         if self._bound is None:
@@ -117,10 +129,41 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 return found
             # Everything up to the bound was read.
             self._bound = None
+            if self._part is not None:
+                raise EndOfSource
             return self.read(n)
         if self._bound is not None or self.options.tail:
             raise NothingYet
         raise EndOfSource
+
+    def reads_alone(self) -> str | None:
+        if self.options.url.get_secret_value().startswith("sqlite"):
+            return "a file of SQLite is on one machine"
+        return None
+
+    def split(self, size: int) -> bytes:
+        if self._bound is None:
+            self._bound = self._find_bound()
+        if self._bound is None:
+            raise NothingYet if self.options.tail else EndOfSource
+        if self.clock() < self._due:
+            raise NothingYet
+        self._row_size = self._row_size or self._measure_row(self._bound)
+        last = self._find_end(self._bound, max(1, size // self._row_size))
+        after = None if self._last is None else encode_key(self._last)
+        part = KeyRange(after, encode_key(last), [str(column.name) for column in self._table.columns], self._key)
+        self._last = last
+        if last == self._bound:
+            # The next part is of what has come since.
+            self._bound = None
+        return part.encode()
+
+    def open_part(self, part: bytes) -> None:
+        self._part = KeyRange.decode(part)
+        # The driver has looked at the table and its rows: to do so again would take longer than to read a part.
+        self._connect_only()
+        self._begin(self._part.after, self._part.columns, self._part.key)
+        self._bound = decode_key(self._part.until, self._order)
 
     def check_position(self, position: bytes) -> None:
         if self.options.key is not None:
@@ -138,16 +181,19 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def _connect(self) -> tuple[list[str], list[str]]:
         """Connect; return the columns of the table and its key."""
-        self._engine = make_engine(self.options.url.get_secret_value())
-        try:
-            self._connection = self._engine.connect()
-        except (exc.SQLAlchemyError, OSError) as error:
-            raise connection_error(error, self._engine.dialect.name) from error
+        self._connect_only()
         schema, dot, name = self.options.table.rpartition(".")
         found: tuple[list[str], list[str]] = self._call(
             lambda connection: self._describe(connection, schema if dot else None, name)
         )
         return found
+
+    def _connect_only(self) -> None:
+        self._engine = make_engine(self.options.url.get_secret_value())
+        try:
+            self._connection = self._engine.connect()
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise connection_error(error, self._engine.dialect.name) from error
 
     def _describe(self, connection: Connection, schema: str | None, name: str) -> tuple[list[str], list[str]]:
         """Return the columns of the table and its key. Raises FatalError if it cannot be read in this order."""
@@ -192,12 +238,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
         return bound
 
     def _select(self, bound: KeyValues, n: int) -> Reading | None:
-        columns = [self._table.c[name] for name in self._order]
-        within = sa.not_(self._after(bound))
         # One more than wanted: the next query would skip a row with the same key as the last one.
-        statement = sa.select(self._table).where(within).order_by(*columns).limit(n + 1)
-        if self._last is not None:
-            statement = statement.where(self._after(self._last))
+        statement = self._rows_within(bound, n + 1)
         found = self._call(lambda connection: connection.execute(statement).mappings().all())
         rows = [{str(name): _plain(value) for name, value in row.items()} for row in found]
         keys: list[KeyValues] = [tuple(row[name] for name in self._order) for row in rows]
@@ -206,6 +248,29 @@ class Source(sdk.SourceConnector[SourceOptions]):
             return None
         self._last = keys[:n][-1]
         return self._give(rows[:n], keys)
+
+    def _measure_row(self, bound: KeyValues) -> int:
+        """Return about how many bytes a row has, by the first of those that follow."""
+        rows = self._call(lambda connection: connection.execute(self._rows_within(bound, _MEASURED)).all())
+        return max(1, sum(len(str(value)) for row in rows for value in row) // max(1, len(rows)))
+
+    def _find_end(self, bound: KeyValues, count: int) -> KeyValues:
+        """Return the place of the last of so many rows that follow; the bound if there are not so many."""
+        columns = [self._table.c[name] for name in self._order]
+        # The database walks over the keys in its index, and sends one of them.
+        statement = self._rows_within(bound, 1).with_only_columns(*columns).offset(count - 1)
+        rows = self._call(lambda connection: connection.execute(statement).all())
+        if not rows:
+            return bound
+        found = tuple(map(_plain, rows[0]))
+        check_keys([found], self._order)
+        return found
+
+    def _rows_within(self, bound: KeyValues, count: int) -> Any:
+        """Return the statement that finds the next rows up to the bound."""
+        columns = [self._table.c[name] for name in self._order]
+        statement = sa.select(self._table).where(sa.not_(self._after(bound))).order_by(*columns).limit(count)
+        return statement if self._last is None else statement.where(self._after(self._last))
 
     def _give(self, rows: Sequence[dict[str, Any]], keys: Sequence[KeyValues]) -> Reading:
         records, refused = [], {}

@@ -1,4 +1,4 @@
-"""The Redis connector: reads work from a stream, shared by the consumers of a group."""
+"""The Redis source: work from a stream, shared by the consumers of a group."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ import msgspec
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
+from conduit_connectors.redis_streams.connection import RedisConnection
 from conduit_py.sdk import FatalError, TransientError
 from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
 
@@ -106,7 +107,7 @@ class RedisQueue(LeasedQueue):
         self._group = options.group or _GROUP
         self._consumer = uuid.uuid4().hex
         self._lease_max = lease_seconds_max
-        self._client: Any = None
+        self._connection: RedisConnection | None = None
 
     def probe(self) -> str:
         """Return what is there, without creating anything."""
@@ -114,16 +115,10 @@ class RedisQueue(LeasedQueue):
         try:
             return f"the stream has {self._request('xlen', self._options.stream)} entries"
         finally:
-            self._client.close()
+            self._opened.close()
 
     def _connect(self) -> None:
-        redis = _redis()
-        try:
-            self._client = redis.Redis.from_url(self._options.url.get_secret_value())
-        except ValueError as error:
-            raise FatalError(
-                f"the url of Redis cannot be used: {error}", suggestion="write it as redis://host:port/0"
-            ) from error
+        self._connection = RedisConnection(self._options.url, self._options.stream)
 
     def open(self) -> None:
         self._connect()
@@ -150,11 +145,11 @@ class RedisQueue(LeasedQueue):
         self._request("eval", _ACK, 1, self._options.stream, self._group, int(self._options.delete), *parts)
 
     def close(self) -> None:
-        if self._client is not None:
+        if self._connection is not None:
             # If this fails, the next consumer that opens the queue deletes this one.
             with suppress(TransientError, FatalError):
                 self._forget(self._consumer)
-            self._client.close()
+            self._connection.close()
 
     def _claim(self, count: int, lease_seconds: float) -> list[QueueDelivery]:
         """Take entries whose lease is over, of any consumer, oldest first."""
@@ -200,25 +195,12 @@ class RedisQueue(LeasedQueue):
         self._request("eval", _FORGET, 1, self._options.stream, self._group, consumer, _ms(_FORGOTTEN_SECONDS))
 
     def _request(self, command: str, *arguments: Any, **more: Any) -> Any:
-        redis = _redis()
-        try:
-            return getattr(self._client, command)(*arguments, **more)
-        except redis.RedisError as error:
-            raise self._failed(redis, error) from error
+        return self._opened.request(command, *arguments, **more)
 
-    def _failed(self, redis: Any, error: Exception) -> Exception:
-        settings = self._client.connection_pool.connection_kwargs
-        where = f"{settings.get('host') or settings.get('path')}:{settings.get('port', '')}".rstrip(":")
-        if isinstance(error, redis.AuthenticationError):
-            return FatalError(f"Redis at {where}: {error}", suggestion="check the user and the password in the url")
-        if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-            return TransientError(
-                f"Redis at {where} cannot be reached: {error}", suggestion="check the url and that the server runs"
-            )
-        return FatalError(
-            f"the stream {self._options.stream} of Redis at {where}: {error}",
-            suggestion="check that the key is a stream, and the rights of the user",
-        )
+    @property
+    def _opened(self) -> RedisConnection:
+        assert self._connection is not None, "the queue is not open"
+        return self._connection
 
 
 def _pairs(answer: Any) -> list[tuple[bytes, Any]]:
@@ -237,13 +219,3 @@ def _parts(delivery: QueueDelivery) -> tuple[str, str, str]:
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000)) if seconds > 0 else 0
-
-
-def _redis() -> Any:
-    try:
-        import redis
-    except ImportError as error:
-        raise FatalError(
-            "Redis is used through redis-py, which is not installed", suggestion="pip install 'conduit-dataflow[redis]'"
-        ) from error
-    return redis

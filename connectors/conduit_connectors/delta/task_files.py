@@ -1,0 +1,60 @@
+"""What a task of Spark writes of a Delta table: whole files that wait for a commit of the driver."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
+
+from conduit_connectors.delta.table import settle
+from conduit_connectors.lake_parts import HIDDEN, LakeFolder, LakeGrant, PartWriter
+from conduit_connectors.objects.staged_parts import Grant
+from conduit_py.sdk import PartId
+
+
+class _TableOfTasks(msgspec.Struct, frozen=True, array_like=True):
+    """What a task needs to know of the table, so that it does not have to read the log."""
+
+    uri: str
+    schema: bytes
+
+
+class DeltaTaskFiles:
+    """The files of one task. It reads nothing of the table: where it is, and its columns, come with the grant."""
+
+    def __init__(self, grant: bytes, part: PartId, storage: Mapping[str, str], shown: str) -> None:
+        """Raises PieceRefused if the table of the driver is not reached."""
+        granted = msgspec.msgpack.decode(grant, type=LakeGrant)
+        table = msgspec.msgpack.decode(granted.table, type=_TableOfTasks)
+        self._writer = PartWriter(hidden_folder(table.uri, storage, shown), granted.grant, part)
+        self.schema = pa.ipc.read_schema(pa.py_buffer(table.schema))
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows as a file, and make it durable."""
+        name, place = self._writer.new_name(), self._writer.place
+        path = self._writer.path(name)
+        # Known before it is complete, so that `discard` removes it.
+        self._writer.begin(name)
+        pq.write_table(rows, path, filesystem=place.files)
+        place.settle([path])
+        self._writer.add(name, place.files.get_file_info(path).size)
+
+    def manifest(self) -> bytes:
+        return self._writer.manifest()
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+
+def grant_table(grant: Grant, uri: str, schema: pa.Schema) -> bytes:
+    """Return what tasks need to write files of a table."""
+    table = _TableOfTasks(uri, schema.serialize().to_pybytes())
+    return msgspec.msgpack.encode(LakeGrant(grant, msgspec.msgpack.encode(table)))
+
+
+def hidden_folder(uri: str, storage: Mapping[str, str], shown: str) -> LakeFolder:
+    """Return the folders of a table where files wait, for the driver and for tasks."""
+    files = pafs.PyFileSystem(DeltaStorageHandler(uri, dict(storage)))
+    return LakeFolder(files, HIDDEN, shown, lambda names: settle(uri, names))

@@ -1,0 +1,6 @@
+"""The MQTT connector: subscribes to topics with a session that the broker keeps, and publishes with QoS 1."""
+
+from conduit_connectors.mqtt.destination import Destination
+from conduit_connectors.mqtt.source import Source
+
+__all__ = ["Destination", "Source"]

@@ -1,0 +1,6 @@
+"""The NATS connector: reads work from a JetStream stream, shared by the workers of a consumer, and publishes to one."""
+
+from conduit_connectors.nats.destination import Destination
+from conduit_connectors.nats.source import NatsQueue, Source, SourceOptions
+
+__all__ = ["Destination", "NatsQueue", "Source", "SourceOptions"]

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from time import thread_time
 from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
+import trio
 
 from conduit_py.errors import RecordRefused
 from conduit_py.record import CollectionSchema, Data, Payload, Record, Structured
@@ -65,6 +67,69 @@ def view_schema(schema: CollectionSchema, size_max: int, redact: Redact) -> Reco
         "fields": showing.value(fields, "source_schema.fields", 0),
     }
     return RecordView(value, showing.cut, showing.long)
+
+
+def fits_condition(record: Record, condition: Callable[[Record], bool], redact: Redact) -> bool:
+    """Return True if a condition is true for a record. One without a value for it is not.
+
+    A record with a secret in it fits none: by asking often enough, a secret could be guessed that no view shows.
+    """
+    try:
+        fits = condition(record)
+    except RecordRefused:
+        return False
+    parts = (record.metadata, record.key, record.payload.before, record.payload.after)
+    return fits and not any(_holds_secret(each, redact) for each in parts)
+
+
+class RecordCondition:
+    """Finds the records for which a condition is true, in a bounded share of the time of a node."""
+
+    SECONDS = 0.02
+    """What it may take of each second."""
+
+    # CPU time: what another process takes on a busy machine is not spent here.
+    def __init__(
+        self, condition: Callable[[Record], bool], redact: Redact, clock: Callable[[], float] = thread_time
+    ) -> None:
+        self._condition = condition
+        self._redact = redact
+        self._clock = clock
+        self._since, self._spent = -math.inf, 0.0
+
+    def find(self, record: Callable[[int], Record], count: int, most: int) -> list[int]:
+        """Return the indices of the first `most` of `count` records that fit. It ends when its time is over."""
+        found: list[int] = []
+        for index in range(count):
+            if len(found) == most or not self._has_time():
+                break
+            began = self._clock()
+            if fits_condition(record(index), self._condition, self._redact):
+                found.append(index)
+            self._spent += self._clock() - began
+        return found
+
+    def _has_time(self) -> bool:
+        now = trio.current_time()
+        if now - self._since >= 1:
+            self._since, self._spent = now, 0.0
+        return self._spent < self.SECONDS
+
+
+def _holds_secret(value: Any, redact: Redact) -> bool:
+    # A loop: a record may be nested deeper than Python can recurse.
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += [*each, *each.values()]
+        elif isinstance(each, list | tuple | set | frozenset):
+            waiting += each
+        elif isinstance(each, str | bytes):
+            text = each if isinstance(each, str) else each.decode("latin-1")
+            if redact(text) != text:
+                return True
+    return False
 
 
 def apply_edit(original: Record, shown: Structured, given: Structured) -> Record:

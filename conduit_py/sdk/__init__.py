@@ -24,8 +24,11 @@ from conduit_py.sdk.destination import (
     AckMode,
     Answer,
     DestinationConnector,
+    ManyWriterDestination,
+    PartId,
     PieceRefused,
     PreparingDestination,
+    StageCleared,
     StagedDestination,
     TransactionalDestination,
     WriteGuarantee,
@@ -33,6 +36,7 @@ from conduit_py.sdk.destination import (
 from conduit_py.sdk.endpoint import EndpointSource, HttpAnswer, HttpRequest
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
+from conduit_py.sdk.secrets import SecretProvider, SecretUnavailable
 from conduit_py.sdk.source import (
     EndOfSource,
     Lag,
@@ -74,11 +78,13 @@ __all__ = [
     "HttpRequest",
     "Lag",
     "LazyColumn",
+    "ManyWriterDestination",
     "MapPositions",
     "MessageId",
     "NothingYet",
     "Operation",
     "Options",
+    "PartId",
     "Payload",
     "Payloads",
     "PieceRefused",
@@ -94,11 +100,14 @@ __all__ = [
     "Result",
     "Rows",
     "SchemaField",
+    "SecretProvider",
+    "SecretUnavailable",
     "SnapshotRefused",
     "SnapshotRequest",
     "SourceCheckpoint",
     "SourceConnector",
     "SplittableSource",
+    "StageCleared",
     "StagedDestination",
     "State",
     "Structured",

@@ -1,4 +1,4 @@
-"""Destinations: plain ones, transactional ones, and those whose records executors can prepare."""
+"""Destinations: plain ones, transactional ones, and those whose records executors can prepare or stage."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
@@ -256,3 +256,72 @@ class PreparingDestination(DestinationConnector[OptionsT]):
         Raises PieceRefused if one of the records is refused. The pipeline then starts again from its last commit
         and calls `write`, which reports the refused record.
         """
+
+
+class PartId(msgspec.Struct, frozen=True, array_like=True):
+    """A part of the input of a run, whichever attempt of a task reads it.
+
+    `source` is the place of its source in the pipeline. The numbers of a source grow with its records.
+    """
+
+    source: int
+    number: int
+
+
+class StageCleared(msgspec.Struct, frozen=True):
+    """How many files that were staged a command has removed, and how many are left, which may still be needed."""
+
+    removed: int = 0
+    left: int = 0
+
+    def plus(self, other: "StageCleared") -> "StageCleared":
+        return StageCleared(self.removed + other.removed, self.left + other.left)
+
+
+class ManyWriterDestination(PreparingDestination[OptionsT], StagedDestination[OptionsT]):
+    """Lets tasks of Spark stage what they prepare, at a place that all of them reach: no record passes the driver.
+
+    On one machine it is a staged destination. On Spark each task calls `open_part` of its own instance, `prepare`, and
+    `prepared`, which makes the part durable where no reader sees it and returns its manifest: some hundred bytes,
+    however many records there are. The driver calls `take` with the manifests of parts, in order, in place of `write`.
+    In an exactly-once pipeline `stage` then returns an intent that names them, and `apply` makes them visible; in
+    any other `flush` does.
+
+    Spark may run a part several times, and a task may outlive its run. So each `open_part` must stage under names of
+    its own, and only what a manifest names that the driver has taken may ever become visible.
+    """
+
+    @abstractmethod
+    def stages_remotely(self, *, exactly_once: bool) -> str | None:
+        """Return why tasks cannot stage with these options; None if they can. `check` prints it."""
+
+    @abstractmethod
+    def grant(self) -> Awaitable[bytes] | bytes:
+        """Return what `open_part` needs to stage for this run.
+
+        Called on the driver, after `open` and `begin`, once for each source. What earlier runs have staged for this
+        owner, and no commit names, must be gone by then.
+        """
+
+    @abstractmethod
+    def open_part(self, grant: bytes, part: PartId) -> None:
+        """Get ready to stage a part, on an executor, on an instance that is not opened.
+
+        Raises PieceRefused if the place of the driver cannot be reached from here: the driver then writes everything.
+        """
+
+    @abstractmethod
+    def discard_part(self) -> None:
+        """Release everything, and discard what was prepared and not staged. Called at the end of each task."""
+
+    @abstractmethod
+    def clear_staged(self, age_seconds: float, owner: str | None) -> Awaitable[StageCleared] | StageCleared:
+        """Remove what was staged at this place and no commit can name any more; create nothing.
+
+        That is what a run without an owner has staged at least so long ago, and what any owner has staged under a
+        fence below its newest one there. With an `owner` also all that it has staged at least so long ago: a pipeline
+        that is gone, whose last commit nobody will apply. Called on an instance that is not opened, for a command.
+        """
+
+    def prepares(self, *, exactly_once: bool) -> bool:
+        return self.stages_remotely(exactly_once=exactly_once) is None

@@ -48,6 +48,7 @@ class EndpointSource(SourceConnector[OptionsT]):
     it: the source does. Where no server passes requests on, the source listens itself, or `open` says what is missing.
     """
 
+    in_process = True
     drops_repeats: bool = False
     """True if a record that a client sends again arrives once. Clients send again whatever was not answered."""
 

@@ -127,6 +127,9 @@ class Plugin(Generic[OptionsT]):
 class Connector(Plugin[OptionsT]):
     """A source or destination. Its `on_…` methods are called when its definition changes, outside of runs."""
 
+    in_process: ClassVar[bool] = False
+    """True if it works with objects of the process that made it: then it cannot run in another one."""
+
     @property
     def declared(self) -> "Connector[Options]":
         """The connector that the user declared: this one, unless the runtime replaced it."""
@@ -303,7 +306,7 @@ def option_error(message: str, suggestion: str | None = None) -> ValueError:
 
 def learn_secrets(options: BaseModel) -> None:
     """Add every secret in the options to those of this process."""
-    SECRETS.add(*_secrets_in(options))
+    SECRETS.add(*secrets_in(options))
 
 
 def learn_from_invalid(model: type[BaseModel], values: Mapping[str, Any]) -> None:
@@ -312,24 +315,25 @@ def learn_from_invalid(model: type[BaseModel], values: Mapping[str, Any]) -> Non
         field = model.model_fields.get(name)
         # By its name, not its parts: the type may be nested in unions, lists and other types in many ways.
         secret = field is not None and "Secret" in repr(field.annotation)
-        SECRETS.add(*(_texts_in(value) if secret else _secrets_in(value)))
+        SECRETS.add(*(_texts_in(value) if secret else secrets_in(value)))
 
 
-def _secrets_in(value: Any) -> Iterator[str]:
+def secrets_in(value: Any) -> Iterator[str]:
+    """The secrets in options, or in any part of them."""
     if isinstance(value, str):
         yield from secrets_in_text(value)
     elif isinstance(value, Secret | SecretStr | SecretBytes):
         yield from _texts_in(value)
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
-            yield from _secrets_in(getattr(value, name))
+            yield from secrets_in(getattr(value, name))
     elif isinstance(value, dict):
         for name, each in value.items():
             secret = isinstance(name, str) and isinstance(each, str) and is_secret_name(name)
-            yield from (each,) if secret else _secrets_in(each)
+            yield from (each,) if secret else secrets_in(each)
     elif isinstance(value, list | tuple | set | frozenset):
         for each in value:
-            yield from _secrets_in(each)
+            yield from secrets_in(each)
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -47,6 +47,9 @@ TableResult: TypeAlias = "pa.Table | pa.RecordBatch | pa.BooleanArray | pa.Chunk
 
 Condition: TypeAlias = Callable[[Record], bool]
 
+Where: TypeAlias = Literal["thread", "process"]
+"""Where the workers of a processor run: in this process, or in a process for each."""
+
 
 class Processor(Plugin[OptionsT]):
     """Turns each record into one, none or several. A record for which it raises is refused.
@@ -167,7 +170,8 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
         defers: bool = False,
         name: str | None = None,
         workers: int = 1,
-        when: Condition | None = None,
+        where: Where = "thread",
+        when: Condition | str | None = None,
         retry: Retry | None = None,
         asyncio: bool = False,
     ) -> None:
@@ -184,6 +188,7 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
         self.batch = batch
         self.workers = workers
+        self.where = where
         self.when = when
         self.retry = retry
         # The runtime calls the function itself: a method in between would cost every record a call.
@@ -242,7 +247,8 @@ def processor(
     defers: bool = False,
     name: str | None = None,
     workers: int = 1,
-    when: Condition | None = None,
+    where: Where = "thread",
+    when: Condition | str | None = None,
     retry: Retry | None = None,
     asyncio: bool = False,
 ) -> Callable[[Callable[Concatenate[SubjectT, P], ResultT]], FunctionProcessor[Concatenate[SubjectT, P], ResultT]]: ...
@@ -254,7 +260,8 @@ def processor(
     defers: bool = False,
     name: str | None = None,
     workers: int = 1,
-    when: Condition | None = None,
+    where: Where = "thread",
+    when: Condition | str | None = None,
     retry: Retry | None = None,
     asyncio: bool = False,
 ) -> Callable[
@@ -268,7 +275,8 @@ def processor(
     state: Literal[False] = False,
     name: str | None = None,
     workers: int = 1,
-    when: Condition | None = None,
+    where: Where = "thread",
+    when: Condition | str | None = None,
     retry: Retry | None = None,
     asyncio: bool = False,
 ) -> Callable[[Callable[["pa.Table"], TableResultT]], FunctionProcessor[["pa.Table"], TableResultT]]: ...
@@ -280,7 +288,8 @@ def processor(
     state: Literal[False] = False,
     name: str | None = None,
     workers: int = 1,
-    when: Condition | None = None,
+    where: Where = "thread",
+    when: Condition | str | None = None,
     retry: Retry | None = None,
     asyncio: bool = False,
 ) -> Callable[[Callable[["pa.Table", Batch], TableResultT]], FunctionProcessor[["pa.Table", Batch], TableResultT]]: ...

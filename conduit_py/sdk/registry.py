@@ -43,8 +43,20 @@ def find(kind: Kind, name: str) -> type[Plugin[Any]]:
             f"the {kind} plugin {bare!r} cannot be loaded: {error}",
             suggestion=what_to_install(error) or "install what it needs",
         ) from error
-    assert isinstance(plugin, type)
+    except Exception as error:
+        # A boundary: code of an installed package. One that is broken must not hide the others.
+        raise _broken(kind, entry, f"{type(error).__name__}: {error}") from error
+    if not isinstance(plugin, type):
+        raise _broken(kind, entry, f"{entry.value} is no class")
     return plugin
+
+
+def _broken(kind: Kind, entry: EntryPoint, reason: str) -> EnvironmentUnfit:
+    package = entry.dist.name if entry.dist is not None else "its package"
+    return EnvironmentUnfit(
+        f"the {kind} plugin {entry.name!r} cannot be loaded: {reason}",
+        suggestion=f"correct its entry point {entry.value!r}, or uninstall {package}",
+    )
 
 
 def what_to_install(error: ImportError) -> str | None:
@@ -65,9 +77,13 @@ EXTRAS = {
     "boto3": "sqs",
     "confluent_kafka": "kafka",
     "deltalake": "delta",
+    "dlt": "dlt",
     "duckdb": "duckdb",
+    "jsonpath_rfc9535": "jsonpath",
     "nats": "nats",
+    "paho": "mqtt",
     "pandas": "spark-connect",
+    "pika": "rabbitmq",
     "psycopg": "postgres",
     "pyarrow": "arrow",
     "pyiceberg": "iceberg",
@@ -75,6 +91,7 @@ EXTRAS = {
     "pyspark": "spark",
     "redis": "redis",
     "sqlalchemy": "sqlalchemy",
+    "websockets": "websocket",
 }
 """The extra of our distribution that has each optional package."""
 _OWN_EXTRAS = {"parquet"}

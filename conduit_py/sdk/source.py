@@ -1,7 +1,7 @@
 """Sources: SourceConnector, sources whose input can be split, and sources that share their work."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
@@ -118,6 +118,10 @@ class SourceConnector(Connector[OptionsT], ABC):
     others_may_repeat: ClassVar[bool] = False
     """True if others go on with its work when it dies, from progress that is not a part of its commit: they repeat
     records that it has committed, so no pipeline can promise more than at-least-once for it."""
+    follows_others: ClassVar[bool] = False
+    """True if it ends when the other sources of its pipeline have ended, as `others_done` tells."""
+    others_done: Callable[[], bool] = staticmethod(lambda: False)
+    """True if all sources that do not follow others have ended and everything of them is settled; set before `open`."""
     queue_counts: QueueCounts | None = None
     """The counts of a source over a shared queue, for metrics and the page."""
     payload_type: type[msgspec.Struct] | None = None
@@ -200,6 +204,13 @@ class SourceConnector(Connector[OptionsT], ABC):
         """
         return None
 
+    def reads_alone(self) -> str | None:
+        """Return why one process has to read all of it, with these options; None if its input can be split.
+
+        `check` prints it for a pipeline on Spark. Only a SplittableSource may return None.
+        """
+        return "its records have one order, and where a part of them begins is known only by reading"
+
     def stop(self) -> Awaitable[None] | None:
         """Make a waiting `read` return what it has or raise EndOfSource.
 
@@ -216,9 +227,17 @@ class SplittableSource(SourceConnector[OptionsT]):
     its engine and continue from its last position.
     """
 
+    @property
+    def acks_last(self) -> bool:
+        """True if the last position of a part is enough for `ack`. Else a task returns the position of each record."""
+        return False
+
+    def reads_alone(self) -> str | None:
+        return None
+
     def splits(self) -> bool:
-        """Return True if it can be split with its options."""
-        return True
+        """Return True if it can be split with its options: if there is no reason that it `reads_alone`."""
+        return self.reads_alone() is None
 
     @abstractmethod
     def split(self, size: int) -> Awaitable[bytes] | bytes:

@@ -54,6 +54,12 @@ class State:
         self._batch: Batch | None = None
         self._index = 0
         self._unit = _Unit()
+        self.size = 0
+        """The bytes of all keys and values, for metrics."""
+        self.watermark: float | None = None
+        """Up to when, by the time of its records, a processor with windows has everything; it sets this for metrics."""
+        self.sources: frozenset[str] = frozenset()
+        """The ids of the sources whose records reach this processor. Empty without a pipeline."""
         self.targets: frozenset[str] | None = None
         """The targets of the pipeline's outbox; None if another process forwards what is published."""
         self.first = True
@@ -86,6 +92,15 @@ class State:
             value = present[key]
             if value is not None:
                 yield key, _decode(value)
+
+    def __len__(self) -> int:
+        """How many keys it has."""
+        return len(self._values)
+
+    @property
+    def source(self) -> str:
+        """The id of the source of the current record; empty without a pipeline."""
+        return "" if self._batch is None else self._batch.source
 
     @property
     def delivery_key(self) -> bytes:
@@ -146,6 +161,7 @@ class State:
     def load(self, values: Mapping[str, bytes], seen: Seen) -> None:
         """Start from the durable values."""
         self._values = dict(values)
+        self.size = sum(map(_size, values.items()))
         self._seen = seen
 
     def enter(self, batch: Batch) -> None:
@@ -162,11 +178,18 @@ class State:
         unit = self._unit
         if unit.puts:
             self._changed.update(unit.puts)
+            # Written out: this runs for every record, and calls would cost a third of it.
+            values, size = self._values, self.size
             for key, value in unit.puts.items():
-                if value is None:
-                    self._values.pop(key, None)
-                else:
-                    self._values[key] = value
+                old = values.get(key)
+                if old is not None:
+                    size -= len(key) + len(old)
+                if value is not None:
+                    values[key] = value
+                    size += len(key) + len(value)
+                elif old is not None:
+                    del values[key]
+            self.size = size
         if unit.once:
             self._once.extend(unit.once)
             self._known.update(unit.once)
@@ -191,8 +214,11 @@ class State:
 
     def _leave(self) -> None:
         self.first = False
-        # Only after a change: most records make none, and a new object for each would cost time.
-        if self._unit.puts or self._unit.once or self._unit.letters:
+        # Only after a change: most records make none, and most changes are puts.
+        unit = self._unit
+        if unit.puts:
+            unit.puts = {}
+        if unit.once or unit.letters:
             self._unit = _Unit()
 
     def drain(self) -> StateChanges:
@@ -219,6 +245,10 @@ class _Unit:
 
 _ENCODER = msgspec.msgpack.Encoder()
 _decode = msgspec.msgpack.Decoder().decode
+
+
+def _size(item: tuple[str, bytes]) -> int:
+    return len(item[0]) + len(item[1])
 
 
 def _text(key: str) -> str:

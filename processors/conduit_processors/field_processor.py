@@ -1,7 +1,7 @@
 """The base of processors that replace the value of one field, and the kinds of field path that options accept."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Required, TypeAlias, TypedDict, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -46,6 +46,20 @@ class OneFieldProcessor(Processor[FieldOptionsT], ABC):
         if field.part is not RecordPart.AFTER:
             return Unchanged
         return dict if field.names else self.gives_whole
+
+
+def copies_with(record: Record, field: FieldPath, values: Sequence[Any]) -> list[Record]:
+    """Return a copy of the record for each value, which takes the place of the one at `field`."""
+    whole = field.get(record)
+    # Copying the whole value into every piece would take quadratic time.
+    field.set(record, None)
+    try:
+        pieces = [record.copy() for _ in values]
+    finally:
+        field.set(record, whole)
+    for piece, value in zip(pieces, values, strict=True):
+        field.set(piece, value)
+    return pieces
 
 
 class FieldProcessor(OneFieldProcessor[FieldOptionsT], ABC):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from conduit_py.sdk import Options, Processor, Record
-from conduit_py.sdk.template import TemplateCondition, option_error
+from conduit_py.sdk.template import condition_option, option_error
 
 
 class Filter(Processor[Options]):
@@ -23,7 +23,7 @@ def _condition(value: object) -> Callable[[Record], Any]:
     # The coroutine that an async one returns would count as true.
     if inspect.iscoroutinefunction(value):
         raise option_error("must answer at once: write a plain function, not an async one")
-    return value if callable(value) else TemplateCondition.of(value)
+    return value if callable(value) else condition_option(value)
 
 
 class ConditionOptions(Options):
@@ -31,7 +31,7 @@ class ConditionOptions(Options):
 
     condition: Annotated[
         Any, BeforeValidator(_condition), PlainSerializer(str, when_used="json"), WithJsonSchema({"type": "string"})
-    ] = Field(description="a template such as {{ gt .Payload.After.amount 100 }}, or a function of the record")
+    ] = Field(description="an expression in CEL such as payload.amount > 100, a template, or a function of the record")
 
 
 class _Conditional(Processor[ConditionOptions]):

@@ -1,5 +1,6 @@
 """Taps: what they show of a node, how much, and that a pipeline never notices them."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from trio.testing import MockClock
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, processor
 from conduit_py.backoff import Recovery
 from conduit_py.errors import FatalError
-from conduit_py.inspect.record_view import view_schema
-from conduit_py.inspect.tap import BUFFER_SIZE, RECORD_SIZE_MAX, Sample, Tap, Taps
+from conduit_py.inspect.record_view import RecordCondition, fits_condition, view_schema
+from conduit_py.inspect.tap import BUFFER_SIZE, RECORD_SIZE_MAX, Sample, Tap
+from conduit_py.inspect.tap_point import Taps
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode, CollectionSchema, EndOfSource, Options, Reading, SchemaField, SourceConnector
@@ -348,3 +350,31 @@ def test_a_schema_of_any_size_is_shown_in_part() -> None:
 
     assert "source_schema.fields" in view.cut
     assert len(str(view.value)) < 8 * RECORD_SIZE_MAX
+
+
+async def test_a_condition_has_no_more_than_its_share_of_time(autojump_clock: MockClock) -> None:
+    asked: list[int] = []
+
+    def when(record: Record) -> bool:
+        asked.append(record.payload["n"])
+        return False
+
+    clock = itertools.count(step=RecordCondition.SECONDS / 20)
+    condition = RecordCondition(when, str, clock=lambda: float(next(clock)))
+    some = records(100)
+
+    assert condition.find(some.__getitem__, 100, 100) == []
+    assert len(asked) in (20, 21)
+    await trio.sleep(1)
+    assert condition.find(some.__getitem__, 100, 100) == []
+    assert len(asked) in (40, 41, 42)
+
+
+def test_a_record_with_a_secret_fits_no_condition() -> None:
+    def redact(text: str) -> str:
+        return text.replace("swordfish", "***")
+
+    assert fits_condition(Record.of({"a": "x"}), lambda _: True, redact)
+    assert not fits_condition(Record.of({"a": [{"b": "a swordfish"}]}), lambda _: True, redact)
+    assert not fits_condition(Record.of(b"swordfish"), lambda _: True, redact)
+    assert not fits_condition(Record(metadata={"a": "swordfish"}), lambda _: True, redact)

@@ -14,7 +14,7 @@ from avro_schemas import TEXT, UTC_TIMES, records_with_values
 from conduit_processors.avro.codec import AvroCodec, parse
 from conduit_processors.avro.inference import infer_schema
 from conduit_processors.registry.client import SchemaUnusable
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from conduit_py.sdk import RecordRefused
@@ -51,7 +51,6 @@ def refusal(call: Any, *args: Any) -> str:
     return caught.value.message
 
 
-@settings(max_examples=100)
 @given(records_with_values())
 def test_decoding_undoes_encoding_exactly_and_fastavro_agrees(drawn: tuple[Any, Any]) -> None:
     schema, value = drawn
@@ -68,7 +67,6 @@ def test_decoding_undoes_encoding_exactly_and_fastavro_agrees(drawn: tuple[Any, 
     assert avro.decode(written.getvalue(), 0) == value
 
 
-@settings(max_examples=100)
 @given(records_with_values(), st.data())
 def test_any_other_bytes_are_refused_or_are_a_value_that_fits(drawn: tuple[Any, Any], data: st.DataObject) -> None:
     schema, value = drawn
@@ -261,7 +259,6 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=100)
 @given(st.dictionaries(st.from_regex("[A-Za-z_]{1,3}", fullmatch=True), PLAIN, max_size=4))
 def test_a_record_fits_the_schema_that_is_inferred_from_it(value: dict[str, Any]) -> None:
     try:

@@ -16,7 +16,10 @@ NAMES = [
     "avro.encode",
     "base64.decode",
     "base64.encode",
+    "chunk",
     "clone",
+    "dedupe",
+    "embed",
     "error",
     "field.convert",
     "field.exclude",
@@ -25,10 +28,18 @@ NAMES = [
     "filter",
     "filter.drop",
     "filter.keep",
+    "join.interval",
+    "join.table",
     "json.decode",
     "json.encode",
+    "jsonpath.extract",
     "jsonschema.decode",
     "jsonschema.encode",
+    "lookup.file",
+    "lookup.table",
+    "mask.hash",
+    "mask.redact",
+    "model.call",
     "outbox.route",
     "protobuf.decode",
     "protobuf.encode",
@@ -38,14 +49,24 @@ NAMES = [
     "unwrap.kafkaconnect",
     "unwrap.opencdc",
     "webhook.http",
+    "window.session",
+    "window.sliding",
+    "window.tumbling",
 ]
+HIDDEN = "**********"
+HAVE_SECRETS = {"lookup.table": {"url"}, "mask.hash": {"secret"}}
+IN_THREADS = {"lookup.file", "lookup.table"}
+USERS = Path(__file__).parent / "users.csv"
 REGISTRY = {"url": "http://127.0.0.1:8081"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "avro.decode": REGISTRY,
     "avro.encode": {**REGISTRY, "topic": "{{ .Key }}", "version": "3"},
     "base64.decode": {"field": ".Key"},
     "base64.encode": {"field": ".Key"},
+    "chunk": {"field": "text", "size": "100", "overlap": "10"},
     "clone": {"count": "2"},
+    "dedupe": {"key": ".Key.id", "ttl_seconds": "60"},
+    "embed": {"field": "text", "into": "vector", "model": "small", "dimensions": "256"},
     "error": {"message": "no"},
     "field.convert": {"field": ".Key.id", "type": "int"},
     "field.exclude": {"fields": ".Key.id,.Metadata.x"},
@@ -53,16 +74,27 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "field.set": {"field": ".Key.id", "value": "{{ .Payload.After.id }}"},
     "filter.drop": {"condition": "{{ .Payload.After.test }}"},
     "filter.keep": {"condition": "{{ gt .Payload.After.amount 100 }}"},
+    "join.interval": {"left": "a", "key": "id", "time": "at", "after_seconds": "60"},
+    "join.table": {"table": "users", "key": "user", "into": "who"},
     "json.decode": {"field": ".Key"},
     "json.encode": {"field": ".Key"},
+    "jsonpath.extract": {"path": "$.a[0]", "into": "first", "many": "true"},
     "jsonschema.decode": REGISTRY,
     "jsonschema.encode": REGISTRY,
+    "lookup.file": {"path": str(USERS), "key": "user", "column": "id", "into": "who", "columns": "name,city"},
+    "lookup.table": {"url": "sqlite:///u.db", "table": "users", "key": "user", "column": "id", "into": "who"},
+    "mask.hash": {"fields": "email,name", "secret": "a secret of some length"},
+    "mask.redact": {"fields": "email,name", "pattern": "@.*"},
+    "model.call": {"url": "http://127.0.0.1/x", "into": "score", "outputs": "$.scores"},
     "outbox.route": {"topic": "events.{{ .Payload.After.kind }}", "headers": "id:kafka.header.id", "expand": "true"},
     "protobuf.decode": REGISTRY,
     "protobuf.encode": REGISTRY,
     "schema.validate": {"against": "inferred", "sample_size": "10"},
     "split": {"field": ".Key.list"},
     "webhook.http": {"url": "http://127.0.0.1/{{ .Key }}", "body": "{{ toJson . }}", "response_status": ".Metadata.s"},
+    "window.session": {"time": "at", "gap_seconds": "60", "aggregate": "clicks:count,total:sum(.Payload.After.amount)"},
+    "window.sliding": {"time": "at", "size_seconds": "60", "slide_seconds": "20", "align_to": "2026-01-01T00:00:00Z"},
+    "window.tumbling": {"time": "at", "size_seconds": "60", "clock": "clock", "idle_seconds": "5"},
 }
 README = Path(__file__).parents[2] / "processors" / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
@@ -90,7 +122,7 @@ def test_every_processor_is_made_by_name_from_text_and_runs_inline(name: str) ->
 
     assert declared.problems == []
     assert isinstance(declared.processor, Processor)
-    assert declared.processor.blocking is False
+    assert (declared.processor.blocking is False) != (name in IN_THREADS)
     fresh = declared.processor.fresh()
     assert isinstance(fresh, Processor)
     fresh.open()
@@ -103,7 +135,10 @@ def test_options_written_down_again_are_the_same(name: str) -> None:
     options = model(**SETTINGS.get(name, {}))
 
     assert model(**options.model_dump()) == options
-    assert model(**json.loads(options.model_dump_json())) == options
+    written = json.loads(options.model_dump_json())
+    secrets = {option for option, value in written.items() if value == HIDDEN}
+    assert secrets == HAVE_SECRETS.get(name, set())
+    assert model(**(written | {each: getattr(options, each) for each in secrets})) == options
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,13 @@ from conduit_processors import protobuf
 from conduit_processors.protobuf.codec import ProtobufCodec
 from conduit_processors.protobuf.compiler import compile_files
 from conduit_processors.registry.client import RegisteredSchema, SchemaUnusable
-from conduit_processors.registry.wire_format import decode_indexes, encode_indexes
+from conduit_processors.registry.wire_format import (
+    HEADER_SIZE,
+    decode_indexes,
+    encode_indexes,
+    header,
+    read_schema_id,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from registry_calls import ask, framed, id_of, new_subject, process, register
@@ -107,6 +113,21 @@ def test_any_other_bytes_are_refused_or_are_a_message(order: Any, data: st.DataO
         return
 
     assert isinstance(decoded, dict)
+
+
+@given(st.binary(max_size=20) | st.lists(st.integers(0, 9), max_size=20).map(bytes))
+def test_any_bytes_are_refused_or_begin_with_a_schema_id_and_indexes(data: bytes) -> None:
+    try:
+        schema_id = read_schema_id(data)
+        indexes, end = decode_indexes(data, HEADER_SIZE)
+    except RecordRefused:
+        return
+
+    assert data[:HEADER_SIZE] == header(schema_id)
+    assert indexes
+    assert min(indexes) >= 0
+    assert HEADER_SIZE < end <= len(data)
+    assert decode_indexes(encode_indexes(indexes), 0)[0] == indexes
 
 
 @given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=10).map(tuple))

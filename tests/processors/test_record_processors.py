@@ -148,7 +148,7 @@ async def _wanted(record: Record) -> bool:
     ("condition", "message"),
     [
         ("{{ .Payload.After.x", "must be a condition (a {{ has no }}, or a quote in it no end, at character 1), "),
-        ("sometimes", "must be a condition (is always the same text, which is neither true nor false, at character 1)"),
+        ("sometimes", "must be a condition (is no CEL: undeclared reference to 'sometimes', at character 1)"),
         (5, "must be a condition (it must be text), not 5"),
         (_wanted, "must answer at once: write a plain function, not an async one"),
     ],

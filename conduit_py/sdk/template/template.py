@@ -1,10 +1,14 @@
-"""Template: a Go template over a record, compiled once to functions. TemplateCondition: one that is true or false."""
+"""Template: a Go template over a record, compiled once to functions. Conditions: a template or CEL."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, time
+from decimal import Decimal
 from typing import Any, Final, Self, TypeAlias, TypeVar
+from uuid import UUID
 
 from conduit_py.errors import RecordRefused
+from conduit_py.json_checks import is_nested_deeply
 from conduit_py.record import Record
 from conduit_py.sdk.plugin import TextOption, option_error
 from conduit_py.sdk.template.field_path import FieldPath
@@ -84,13 +88,99 @@ class TemplateCondition(TextOption):
             raise RecordRefused(f"the condition {self} is {text[:80]!r}, which is neither true nor false")
         return decided
 
-    @classmethod
-    def of(cls, value: object) -> Self:
-        """Return a condition for the value of an option. Raises ValueError if it is not a condition."""
-        return value if isinstance(value, cls) else _make_option(cls, "condition", value)
-
     def __str__(self) -> str:
         return self._template.text
+
+
+class CelCondition(TextOption):
+    """An expression in CEL that is true or false for each record, such as `payload.amount > 10`.
+
+    Its variables are `payload` (payload.after), `before`, `key`, `metadata` and `operation`. An expression of another
+    type is an error; one without a value for a record refuses it. Evaluation is bounded: at most 10 000 iterations.
+    """
+
+    __slots__ = ("_expression", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text.strip()
+        try:
+            from cel_expr_python import cel
+        except ImportError:
+            hint = "pip install 'conduit-dataflow[cel]', or write a template in double braces: '{{ … }}'"
+            raise TemplateInvalid("is in CEL, and cel-expr-python is not installed here", 0, hint) from None
+        kinds = cel.Type
+        variables = dict.fromkeys(("payload", "before", "key"), kinds.DYN)
+        variables |= {"metadata": kinds.Map(kinds.STRING, kinds.STRING), "operation": kinds.STRING}
+        try:
+            self._expression = cel.NewEnv(variables=variables).compile(self._text)
+        except RuntimeError as error:
+            raise _cel_error(self._text, str(error)) from None
+        if (kind := self._expression.return_type().name()) not in ("BOOL", "DYN"):
+            raise TemplateInvalid(f"is {kind.lower()} in CEL, which is neither true nor false", 0)
+
+    def __call__(self, record: Record) -> bool:
+        parts = (record.payload.after, record.payload.before, record.key)
+        # CEL is a library in C++ that would overflow its stack, and end the process.
+        if is_nested_deeply(parts):
+            raise RecordRefused(f"the condition {self} takes no record that is nested so deeply")
+        # Converted only if it must be: most records have nothing but what CEL has too, and a copy costs time.
+        for values in (parts, map(_to_cel, parts)):
+            if (answer := self._evaluate(record, values)) is True or answer is False:
+                return answer
+        raise RecordRefused(f"the condition {self} is neither true nor false: {str(answer)[:200]}")
+
+    def _evaluate(self, record: Record, parts: Iterable[Any]) -> Any:
+        data: dict[str, Any] = {"metadata": record.metadata, "operation": record.operation.value}
+        try:
+            data |= zip(("payload", "before", "key"), parts, strict=True)
+            # An error of CEL is a value here: its text.
+            return self._expression.eval(data=data).value()
+        except (RuntimeError, ValueError, RecursionError) as error:
+            return error
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        # For Spark: a compiled expression cannot be sent to another process.
+        return type(self), (self._text,)
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def _cel_error(text: str, error: str) -> TemplateInvalid:
+    """Return the first error of the compiler, which has a line, a column, a message, and a drawing of the place."""
+    found = re.search(r"ERROR: <input>:(\d+):(\d+): (.*?)(?: \(in container ''\))?$", error, re.MULTILINE)
+    if found is None:
+        return TemplateInvalid(f"is no CEL: {error[:200]}", 0)
+    offset = sum(map(len, text.splitlines(keepends=True)[: int(found[1]) - 1])) + int(found[2]) - 1
+    hint = "variables are payload, before, key, metadata and operation; a template is in double braces: '{{ … }}'"
+    return TemplateInvalid(f"is no CEL: {found[3][:200]}", offset, hint)
+
+
+def _to_cel(value: Any) -> Any:
+    """Return a value as CEL can have it: times and ids are text, decimals are doubles."""
+    if isinstance(value, dict):
+        return {str(name): _to_cel(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_to_cel, value))
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return float(value) if isinstance(value, Decimal) else str(value) if isinstance(value, UUID) else value
+
+
+def condition_of(text: str) -> TemplateCondition | CelCondition:
+    """Return the condition for a text: a template if it has double braces or is just true or false, else CEL.
+
+    Raises TemplateInvalid.
+    """
+    # No expression in CEL has double braces outside of a text.
+    return TemplateCondition(text) if is_template(text) or text.strip() in _BOOLEANS else CelCondition(text)
+
+
+def condition_option(value: object) -> TemplateCondition | CelCondition:
+    """Return a condition for the value of an option. Raises ValueError if it is not a condition."""
+    return (
+        value if isinstance(value, TemplateCondition | CelCondition) else _make_option(condition_of, "condition", value)
+    )
 
 
 OptionT = TypeVar("OptionT", bound=TextOption)

@@ -1,0 +1,6 @@
+"""Models behind HTTP: `embed` makes vectors of texts, `model.call` asks any endpoint. Both are on `endpoint`."""
+
+from conduit_processors.model.call import Call
+from conduit_processors.model.embed import Embed
+
+__all__ = ["Call", "Embed"]

@@ -1,0 +1,8 @@
+"""Windows over event time. `window` has what they share, `event_time` the watermark, `aggregate` what they compute."""
+
+from conduit_processors.window.aggregate import Aggregate
+from conduit_processors.window.event_time import LATE
+from conduit_processors.window.fixed import Sliding, Tumbling
+from conduit_processors.window.session import Session
+
+__all__ = ["LATE", "Aggregate", "Session", "Sliding", "Tumbling"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from conduit_py.run_outcome import KeptDeadLetter, NodeCounts, RunCounts, RunOutcome
     from conduit_py.runner import RunningPipeline, run, run_async, running
     from conduit_py.sdk.processor import Rows, processor
+    from conduit_py.sdk.secrets import secret
     from conduit_py.sdk.state import Defer, State
     from conduit_py.status import Status
 
@@ -48,6 +49,7 @@ _HOME = {
     "conduit_py.run_outcome": ("KeptDeadLetter", "NodeCounts", "RunCounts", "RunOutcome"),
     "conduit_py.runner": ("RunningPipeline", "run", "run_async", "running"),
     "conduit_py.sdk.processor": ("Rows", "processor"),
+    "conduit_py.sdk.secrets": ("secret",),
     "conduit_py.sdk.state": ("Defer", "State"),
     "conduit_py.status": ("Status",),
 }
@@ -90,6 +92,7 @@ __all__ = [
     "run",
     "run_async",
     "running",
+    "secret",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

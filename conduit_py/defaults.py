@@ -4,7 +4,7 @@ Imports nothing, so that `--help` answers at once. What only one module uses sta
 """
 
 # Pipelines
-BATCH_SIZE = 512
+BATCH_SIZE = 1024
 """The most records of a source that travel together."""
 BATCH_BYTES = 256 * 1024
 """About how many bytes of records travel together: more of them would leave the caches of the processor."""

@@ -8,6 +8,7 @@ ConduitError
 ├── FileInvalid               a pipeline file has problems; nothing was started
 │   └── NoPipeline            the file defines no pipeline
 ├── PluginUnknown             no installed package has this plugin
+├── SecretUnavailable         a secret that a definition names cannot be read
 ├── EnvironmentUnfit          the machine or the state directory cannot be used; nothing was started
 │   ├── StateLocked           another process owns the state directory
 │   └── ServerUnreachable     no server answers the command
@@ -45,7 +46,7 @@ ConduitError
     │   ├── JournalFailed     a write or fsync of a journal failed
     │   ├── JournalFull       the disk had no room for an append
     │   ├── JournalBusy       another process held the journal for too long
-    │   └── ProcessLost       the child process of a pipeline ended before the pipeline
+    │   └── ProcessLost       a process that worked for the pipeline ended before its work
     └── FatalError            starting again would fail the same way: the pipeline stays stopped
         ├── ContractBroken    a connector or processor broke a rule of its own contract
         ├── WrongEventLoop    a connector or processor called asyncio, but runs on trio

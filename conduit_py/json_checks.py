@@ -17,13 +17,18 @@ def is_too_deep(text: bytes, value: Any) -> bool:
     # Each level takes two brackets, so few texts need a closer look.
     if len(text) <= 2 * JSON_DEPTH_MAX or text.count(b"[") + text.count(b"{") <= JSON_DEPTH_MAX:
         return False
+    return is_nested_deeply(value)
+
+
+def is_nested_deeply(value: Any) -> bool:
+    """Return True if there are more than JSON_DEPTH_MAX levels of dicts, lists and tuples."""
     level = [value]
     # Level by level, for a recursive function would itself fail on what is searched here.
     for _ in range(JSON_DEPTH_MAX + 1):
-        level = [each for each in level if type(each) is dict or type(each) is list]
+        level = [each for each in level if isinstance(each, dict | list | tuple)]
         if not level:
             return False
-        level = [item for each in level for item in (each.values() if type(each) is dict else each)]
+        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
     return True
 
 

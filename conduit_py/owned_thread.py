@@ -241,15 +241,16 @@ class OwnClock(threading.local):
         self, clock: Callable[[], float] = time.perf_counter, core_waits: Callable[[], float] | None = None
     ) -> None:
         """Take the time that threads wait for a core from `core_waits`; else from the system, where it tells."""
-        self._clock = clock
+        self.now = clock
         self._core_waits = core_waits
-        self._asked_at = -math.inf
+        self.asked_at = -math.inf
+        """When this thread last asked the system: before `WHOLE_SECONDS` are over, `start` need not be called."""
         self._waits = 0.0
 
     def start(self) -> float:
         """Return the time at which a call begins, for `seconds_since`."""
-        now = self._clock()
-        if now - self._asked_at < self.WHOLE_SECONDS:
+        now = self.now()
+        if now - self.asked_at < self.WHOLE_SECONDS:
             return now
         try:
             if self._core_waits is not None:
@@ -265,12 +266,12 @@ class OwnClock(threading.local):
         except (OSError, IndexError, ValueError):
             # Not Linux, or without these counts: then every second counts.
             self._waits = 0.0
-        self._asked_at = self._clock()
-        return self._asked_at
+        self.asked_at = self.now()
+        return self.asked_at
 
     def seconds_since(self, started: float) -> float:
         """Return how long the call has taken so far."""
-        seconds = self._clock() - started
+        seconds = self.now() - started
         if seconds <= self.WHOLE_SECONDS:
             return seconds
         before = self._waits

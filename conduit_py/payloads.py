@@ -320,7 +320,7 @@ def estimated_bytes(records: Sequence[Record], sample_size: int = SAMPLE_SIZE) -
     if type(values) is TableRows:
         # Rows of nulls take no bytes, but they do take room.
         return max(int(values.table.nbytes), len(values))
-    size, sample = 0, values[:: -(-len(values) // sample_size)]
+    size, sample = 0, values[:: -(-len(values) // sample_size)] if len(values) > 1 else values
     for value in sample:
         data = value.payload.after if isinstance(value, Record) and value.payload.before is None else value
         try:

@@ -34,7 +34,7 @@ from conduit_py.resolve import (
 )
 from conduit_py.schedule import Schedule
 from conduit_py.sdk.plugin import check_options, collect_keyword_problems, place_of_call
-from conduit_py.sdk.processor import Condition, FunctionProcessor, RecordFunction
+from conduit_py.sdk.processor import Condition, FunctionProcessor, RecordFunction, Where
 
 After: TypeAlias = str | Sequence[str] | None
 ProcessorLike: TypeAlias = "Processor | sdk.Processor[sdk.Options] | RecordFunction"
@@ -100,7 +100,7 @@ class Destination:
         batch_bytes: int | None = None,
         batch_seconds: float | None = None,
         rate: RateLimit | None = None,
-        when: Condition | None = None,
+        when: Condition | str | None = None,
         after: After = None,
     ) -> None:
         self.place = place_of_call()
@@ -113,7 +113,7 @@ class Destination:
         limits = (batch_size, batch_bytes, batch_seconds, rate) if checked is not None else (None, None, None, None)
         self.batch_size, self.batch_bytes, self.batch_seconds, self.rate = limits
         self.retry = retry or Retry(attempts=1)
-        self.when = when
+        self.when: Condition | None = checked.when if isinstance(checked, DestinationSettings) else None
         self.after = _ids(after)
         self.connector, more = resolve_connector(
             "destination", sdk.DestinationConnector, connector, settings, self.place
@@ -126,18 +126,24 @@ class Destination:
 class WriteAdapter(Protocol):
     """Decides for each batch if `when` must still be evaluated, and which method writes it."""
 
+    whole: bool
+    """True if records arrive in files or batches that are complete, so that no flush has to wait for more of them."""
+
     def asks_when(self, batch: Batch) -> bool:
         """Return True if `when` must still be evaluated for the records of this batch."""
 
-    async def write(self, call: Callable[..., Awaitable[Any]], batch: Batch) -> Any:
-        """Write the batch with `call(name, *arguments)`, which calls the connector. Returns what `write` would.
+    def bind(self, call: Callable[..., Awaitable[Any]]) -> Callable[[Batch], Awaitable[Any]]:
+        """Return what writes the batches of a run. `call(name, *arguments)` calls the connector of that run.
 
-        If it raises RecordRefused, every record of the batch is refused.
+        It returns what `write` would. If it raises RecordRefused, every record of the batch is refused.
         """
 
 
 class Processor:
-    """A processor in a pipeline. Records for which `when` is false pass unchanged; with `asyncio` it runs there."""
+    """A processor in a pipeline. Records for which `when` is false pass unchanged; with `asyncio` it runs there.
+
+    With `where="process"` each of its workers is a process, for functions that compute.
+    """
 
     @collect_keyword_problems
     def __init__(
@@ -147,7 +153,8 @@ class Processor:
         *,
         settings: Mapping[str, object] | None = None,
         workers: int | None = None,
-        when: Condition | None = None,
+        where: Where | None = None,
+        when: Condition | str | None = None,
         retry: Retry | None = None,
         asyncio: bool = False,
         after: After = None,
@@ -159,11 +166,20 @@ class Processor:
         self.processor, more = resolve_processor(processor, settings, self.place, asyncio=asyncio)
         own = self.processor if isinstance(self.processor, FunctionProcessor) else None
         self.workers = workers if workers is not None else own.workers if own else 1
-        self.when = when or (own.when if own else None)
+        self.where: Where = where if where is not None else own.where if own else "thread"
+        chosen = when or (own.when if own else None)
         self.retry = retry or (own.retry if own else None) or Retry(attempts=1)
         self.after = _ids(after)
-        values = dict(id=id, workers=self.workers, when=self.when, retry=self.retry)
-        self.problems = check_options(ProcessorSettings, values, self.place)[1] + more
+        values = dict(id=id, workers=self.workers, where=self.where, when=chosen, retry=self.retry)
+        checked, problems = check_options(ProcessorSettings, values, self.place)
+        self.when: Condition | None = checked.when if isinstance(checked, ProcessorSettings) else None
+        self.problems = problems + more
+
+    @property
+    def files(self) -> set[str]:
+        """The user's files that declare it and its function."""
+        places = (self.place, getattr(self.processor, "place", None))
+        return {place.file for place in places if place is not None}
 
 
 class Pipeline:

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from conduit_py import defaults
 from conduit_py.backoff import Recovery, Retry
 from conduit_py.schedule import Schedule, check_expression, check_zone
 from conduit_py.sdk.plugin import Options
+from conduit_py.sdk.processor import Where
+from conduit_py.sdk.template import condition_option
 
 Id = Annotated[
     str, StringConstraints(min_length=1, max_length=defaults.PIPELINE_ID_LENGTH_MAX, pattern=f"^{defaults.ID_PATTERN}$")
@@ -18,6 +20,8 @@ Id = Annotated[
 NodeId = Annotated[
     str, StringConstraints(min_length=1, max_length=defaults.NODE_ID_LENGTH_MAX, pattern=f"^{defaults.ID_PATTERN}$")
 ]
+ConditionText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+"""A condition that a user asks with, in CEL or as a template."""
 Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
 
 
@@ -28,7 +32,11 @@ def _answers_at_once(when: Callable[..., Any]) -> Callable[..., Any]:
     return when
 
 
-When = Annotated[Callable[..., Any], AfterValidator(_answers_at_once)]
+def _condition(when: object) -> object:
+    return condition_option(when) if isinstance(when, str) else when
+
+
+When = Annotated[Callable[..., Any], BeforeValidator(_condition), AfterValidator(_answers_at_once)]
 
 
 class RateLimit(Options):
@@ -102,6 +110,9 @@ class ProcessorSettings(Options):
     workers: int = Field(
         default=1, ge=1, le=defaults.WORKERS_MAX, description="how many records are processed at once, order kept"
     )
+    where: Where = Field(
+        default="thread", description="where workers run: in threads of this process, or each in a process of its own"
+    )
     when: When | None = None
     retry: Retry | None = None
 
@@ -116,7 +127,9 @@ class TransactionLimits(Options):
 
     min_seconds: float = Field(default=0.0, ge=0, description="the shortest time that a transaction stays open")
     max_seconds: float = Field(default=1.0, gt=0, description="the longest time that a transaction stays open")
-    max_records: int = Field(default=4096, ge=1, description="the most records in one transaction")
+    max_records: int = Field(
+        default=4096, ge=1, description="the most records in one transaction; half of the smallest window is the limit"
+    )
     max_bytes: int = Field(
         default=8 * 1024 * 1024, ge=1, description="about how many bytes of records one transaction may have"
     )

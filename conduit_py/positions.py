@@ -84,6 +84,11 @@ class Positions(LazyPositions):
         return map(self.template.__mod__, self.numbers)
 
     @property
+    def ends(self) -> tuple[bytes, bytes]:
+        """The first and the last of them."""
+        return self.template % self.numbers[0], self.template % self.numbers[-1]
+
+    @property
     def repeats(self) -> bool:
         # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
         distinct = self.ascending or isinstance(self.numbers, range)

@@ -1,4 +1,4 @@
-"""The one encoding of records, for the store, the journal and Spark: exactly the same record comes back.
+"""The one encoding of records, for the store, the journal, Spark and worker processes: the same record comes back.
 
 The form is a MessagePack array that begins with a version. What MessagePack has no type for is an extension.
 There is no pickle: decoding runs nobody else's code, and makes nothing but the types named here.
@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from types import NoneType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from conduit_py.errors import RecordRefused
-from conduit_py.record import Operation, Payload, Record
+from conduit_py.batch import Batch, Piece, Span
+from conduit_py.errors import FatalError, RecordRefused
+from conduit_py.payloads import to_plain
+from conduit_py.record import CollectionSchema, Operation, Payload, Record
 
 VERSION = 2
 """Version 1 was a byte 1 and then the array without a version; it is still read."""
@@ -75,6 +77,82 @@ def decode_records(encoded: Sequence[bytes], positions: Sequence[bytes]) -> list
         ]
     except msgspec.DecodeError:
         return [decode_record(each, position) for each, position in zip(encoded, positions, strict=True)]
+
+
+def encode_payload(value: Any) -> bytes:
+    """A payload without its record, as bytes. A value that they cannot carry raises RecordRefused (invariant 12)."""
+    try:
+        if _is_plain(value):
+            return _ENCODER.encode(value)
+    except (OverflowError, UnicodeEncodeError):
+        # As above: what `_is_plain` does not look for.
+        pass
+    except RecursionError as error:
+        raise _nested_too_deeply() from error
+    try:
+        return _ENCODER.encode(_carry(value, "payload.after"))
+    except RecursionError as error:
+        raise _nested_too_deeply() from error
+
+
+def decode_payload(encoded: bytes) -> Any:
+    """The payload that `encode_payload` encoded."""
+    return _ANY.decode(encoded)
+
+
+class EncodedBatch(msgspec.Struct, frozen=True):
+    """A batch for another process. Its values are encoded records or, if `kind` is not "record", encoded payloads."""
+
+    kind: Literal["record", "dict", "bytes", "mixed"]
+    values: list[bytes]
+    owner: tuple[str, str, str, str] = ("", "", "", "")
+    """Pipeline, source, origin and scope of the span."""
+    sequences: list[int] | None = None
+    """None if nobody asks for identities there; the rest is empty then."""
+    positions: list[bytes] = []
+    pieces: list[Piece] | None = None
+    schemas: dict[str, CollectionSchema] = {}
+
+    @classmethod
+    def of(cls, batch: Batch, *, identities: bool) -> "EncodedBatch":
+        """Encode a batch. Raises RecordRefused if a value cannot be encoded. Payloads of the user's types are dicts."""
+        kind: Literal["record", "dict", "bytes", "mixed"] = "record"
+        if batch.holds_records:
+            values = list(map(encode_record, batch.records))
+        elif batch.kind is dict or batch.kind is bytes:
+            kind, values = "dict" if batch.kind is dict else "bytes", list(map(encode_payload, batch.payloads))
+        else:
+            kind, values = "mixed", [encode_payload(to_plain(payload)) for payload in batch.payloads]
+        span = batch.span
+        owner = (span.pipeline, span.source, span.origin, span.scope)
+        if not identities:
+            return cls(kind, values, owner)
+        pieces = None if batch.pieces is None else list(batch.pieces)
+        return cls(kind, values, owner, list(batch.sequences), list(batch.positions), pieces, dict(span.schemas))
+
+    def decode(self) -> Batch:
+        """The batch again, to which no handler of fates can be added."""
+        sequences = self.sequences if self.sequences is not None else range(len(self.values))
+        first = sequences[0]
+        # Of the messages that a processor has filtered no position is here, and nobody asks for one.
+        positions = [b""] * (sequences[-1] + 1 - first) if self.positions else []
+        for sequence, position in zip(sequences, self.positions, strict=False):
+            positions[sequence - first] = position
+        pipeline, source, origin, scope = self.owner
+        span = Span(pipeline, source, first, positions, origin=origin, scope=scope, schemas=self.schemas)
+        span.fate_handlers = _NoFates()
+        if self.kind == "record":
+            return Batch(span, list(map(decode_record, self.values)), sequences, self.pieces)
+        kind = {"dict": dict, "bytes": bytes}.get(self.kind)
+        return Batch.of_payloads(span, list(map(decode_payload, self.values)), sequences, self.pieces, kind)
+
+
+class _NoFates(dict[int, Any]):
+    """Refuses handlers of fates: messages are settled in another process, where nobody would call them."""
+
+    def setdefault(self, key: int, default: Any = None) -> NoReturn:
+        what = 'on_fate cannot be used with where="process": messages are settled in another process'
+        raise FatalError(what, suggestion='use where="thread"')
 
 
 _PLAIN = frozenset({str, int, float, bool, NoneType, bytes})

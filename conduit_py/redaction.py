@@ -46,6 +46,12 @@ class Secrets:
                 # Built when it is needed next: a server may add thousands of secrets before it prints one line.
                 self._matcher = None
 
+    @property
+    def values(self) -> frozenset[str]:
+        """Every value, for another process that has to mask them too."""
+        with self._lock:
+            return frozenset(self._values)
+
     def redact(self, text: str) -> str:
         """The text with every known value masked."""
         if not self._forms:

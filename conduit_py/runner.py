@@ -136,13 +136,18 @@ class RunningPipeline:
         ask = partial(trio.from_thread.run_sync, self._supervisor.progress, trio_token=self._token)
         return count_progress(await asyncio.to_thread(ask))
 
-    async def follow(self, supervisor: Supervisor, store: Store) -> RunOutcome:
-        """Run to the end, in the event loop of the pipeline."""
+    def attach(self, supervisor: Supervisor) -> None:
+        """Take the supervisor whose run it handles, in its event loop and before anybody has the handle."""
         self._supervisor = supervisor
         self._token = trio.lowlevel.current_trio_token()
         # After the token is set: a `stop` in another thread that did not see it is seen here.
         if self._stopping:
             self._stop_supervisor()
+
+    async def follow(self, store: Store) -> RunOutcome:
+        """Run to the end, in the event loop of the pipeline."""
+        assert self._supervisor is not None
+        supervisor = self._supervisor
         state = await supervisor.run()
         kept = await list_kept_letters(store, self.pipeline.id)
         counts = count_progress(supervisor.progress())
@@ -166,10 +171,9 @@ async def _execute(
     graph = compile_pipeline(handle.pipeline)
     require_engine(handle.pipeline)
     async with _open_state(state) as store:
-        supervisor = supervise(graph, store)
-        if started is not None:
-            started()
-        return await handle.follow(supervisor, store)
+        handle.attach(supervise(graph, store))
+        started()
+        return await handle.follow(store)
 
 
 @asynccontextmanager
@@ -189,20 +193,20 @@ async def _beside_trio(pipeline: Pipeline, state: StateLocation) -> AsyncIterato
     handle = RunningPipeline(pipeline, ended.wait)
     raised: BaseException | None = None
 
-    async def work(supervisor: Supervisor, store: Store) -> None:
+    async def work(store: Store) -> None:
         try:
             # Shielded: a cancellation from outside must not reach the nodes, which are to stop gracefully.
             with trio.CancelScope(shield=True):
-                await handle.follow(supervisor, store)
+                await handle.follow(store)
         finally:
             ended.set()
 
     graph = compile_pipeline(pipeline)
     require_engine(pipeline)
     async with _open_state(state) as store:
-        supervisor = supervise(graph, store)
+        handle.attach(supervise(graph, store))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(work, supervisor, store)
+            nursery.start_soon(work, store)
             try:
                 yield handle
             except BaseException as error:  # raised again below: the nursery would wrap it in a group

@@ -14,6 +14,9 @@ from conduit_py.exhaustion import CAUSES_MAX, exhaustion_of
 ASYNCIO_SIGNS = ("no running event loop", "trio.run received unrecognized yield message")
 """How the errors begin that asyncio and trio raise where code for asyncio runs on trio."""
 
+RAISED_AT = "raised_at"
+"""The attribute of an error from another process: its location there, because its traceback cannot leave."""
+
 
 class WrongEventLoop(FatalError):
     """A connector or processor called asyncio: async functions run on trio, where no such call can work."""
@@ -78,6 +81,8 @@ def code_location(error: BaseException) -> str | None:
 
     Code of an installed package counts only if nothing else is there: users look for their mistakes in their own files.
     """
+    if isinstance(elsewhere := getattr(error, RAISED_AT, None), str):
+        return elsewhere
     found = installed = None
     trace = error.__traceback__
     while trace is not None:

@@ -4,14 +4,17 @@ The HTTP API and its client, `--json` of the commands, the saved status of a pip
 to a child process all use it. No text in it can fail to be encoded or has a secret in it.
 """
 
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from conduit_py import errors
-from conduit_py.errors import ConduitError, describe
+from conduit_py.errors import ConduitError, describe, text_of
 from conduit_py.redaction import redact
+from conduit_py.user_errors import RAISED_AT, code_location
 
 INTERNAL = "internal"
 """The code of errors that are not ours: a bug, in conduit-py or in a plugin."""
@@ -45,7 +48,7 @@ class WireError(msgspec.Struct, frozen=True):
             facts={
                 name: redact(value) if isinstance(value, str) else value
                 for name, value in facts.items()
-                if isinstance(value, str | int | bytes | None)
+                if isinstance(value, str | int | float | bytes | None)
             },
         )
 
@@ -76,6 +79,45 @@ class WireError(msgspec.Struct, frozen=True):
             if getattr(error, name, None) != value:
                 setattr(error, name, value)
         return error
+
+
+class RaisedError(msgspec.Struct, frozen=True):
+    """What user code raised in another process: an error of ours as above, any other by its class's name and its text.
+
+    No class of the user is needed where it arrives, and none is made of what arrives: only the name is.
+    """
+
+    name: str
+    text: str
+    ours: WireError | None = None
+    location: str | None = None
+    trace: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException, *, trace: bool = True) -> "RaisedError":
+        ours = WireError.of(error) if isinstance(error, ConduitError) else None
+        lines = _fit("".join(traceback.format_exception(error))) if trace else ""
+        return cls(safe_text(type(error).__name__), _fit(text_of(error)), ours, code_location(error), lines)
+
+    def to_error(self) -> Exception:
+        """An error that reads like the one that was raised, with its traceback as text."""
+        error = self.ours.to_error() if self.ours is not None else named_type(self.name, Exception)(self.text)
+        setattr(error, RAISED_AT, self.location)
+        if self.trace:
+            # Shown by `--debug`, with the error itself.
+            error.__cause__ = RemoteTraceback(f"\n{self.trace}")
+        return error
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an error in another process, as text."""
+
+
+# Bounded: hostile code could raise a class of another name for every record.
+@lru_cache(maxsize=256)
+def named_type(name: str, kind: type) -> Callable[..., Any]:
+    """A class of this name, and nothing else of it: messages about a value show the name of its class."""
+    return type(name, (kind,), {})
 
 
 def _fit(text: str) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 import trio
@@ -22,21 +22,30 @@ from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import EngineName, choose_engine
 from conduit_py.redaction import redact
 from conduit_py.runner import engine_warnings, require_engine
-from conduit_py.sdk import SplittableSource
 from conduit_py.sdk.plugin import Connector, at
 from conduit_py.sdk.registry import connector_label
 from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.wire_error import WireError
 
 
-def check(file: Path, *, pipeline: str | None, as_json: bool, connect_seconds: float | None = None) -> ExitCode:
+def check(
+    file: Path,
+    *,
+    pipeline: str | None,
+    as_json: bool,
+    connect_seconds: float | None = None,
+    engine: EngineName | None = None,
+    master: str | None = None,
+) -> ExitCode:
     """Print one line per sound pipeline, or raise with every problem of all of them.
 
     With `connect_seconds` every system is reached too, each within so many seconds, and nothing is changed.
     """
     warnings: list[LoadWarning] = []
     try:
-        graphs = load_graphs(file, pipeline, warnings)
+        loaded = load_with_graphs(file, pipeline, warnings, engine=engine, master=master)
+        require_spark_for(master, loaded)
+        graphs = list(loaded.values())
         require_engines(graph.pipeline for graph in graphs)
         warnings += _warn_about_engines(graph.pipeline for graph in graphs)
     except ConduitError as error:
@@ -53,8 +62,10 @@ def check(file: Path, *, pipeline: str | None, as_json: bool, connect_seconds: f
     else:
         for graph in graphs:
             put(f"{graph.pipeline.id}: ok, {_node_counts(graph)}{_engine(graph.pipeline)}")
-            for source, reader in _readers(graph.pipeline).items():
-                put(f"  {source} is read by the {reader}: {_READ_BY[reader]}")
+            for source, (reader, why) in _ways_to_read(graph.pipeline).items():
+                put(f"  {source} is read by the {reader}: {why}")
+            for destination, (way, why) in _ways_to_write(graph).items():
+                put(f"  {destination} is {way}: {why}")
             for each in guarantees(graph):
                 put(f"  {each.source} → {each.destination}: {each.promise}: {each.why}")
             for probe in probes:
@@ -157,6 +168,12 @@ def require_engines(pipelines: Iterable[Pipeline]) -> None:
         require_engine(pipeline)
 
 
+def require_spark_for(master: str | None, loaded: Iterable[LoadedPipeline]) -> None:
+    """Raise EnvironmentUnfit if a master was named and none of the pipelines runs on Spark."""
+    if master is not None and all(each.pipeline.spark is None for each in loaded):
+        raise EnvironmentUnfit("--master requires --engine spark", suggestion="add --engine spark")
+
+
 def _warn_about_engines(pipelines: Iterable[Pipeline]) -> list[LoadWarning]:
     """Print a warning for each setting of an engine that opens it to others, and return them."""
     warnings = [
@@ -227,7 +244,7 @@ def _graph_fields(graph: Graph) -> dict[str, Any]:
             {"id": node.id, "kind": node.kind, "plugin": node.label, "inputs": node.inputs}
             for node in graph.nodes.values()
         ],
-        **({"read_by": _readers(graph.pipeline)} if graph.pipeline.spark is not None else {}),
+        **(_spark_fields(graph) if graph.pipeline.spark is not None else {}),
         "guarantees": [msgspec.structs.asdict(each) for each in guarantees(graph)],
     }
 
@@ -238,19 +255,33 @@ def _engine(pipeline: Pipeline) -> str:
     return f", on Spark ({pipeline.spark.master})" if pipeline.spark.master else ", on Spark"
 
 
-_READ_BY: Final = {
-    "driver": "it cannot be divided into parts, so its records are sent to executors, which process them",
-    "executors": "it is divided into parts, one for each task",
-}
+def _ways_to_read(pipeline: Pipeline) -> dict[str, tuple[str, str]]:
+    """By source, which processes of Spark read it, and why; nothing for a pipeline that runs elsewhere."""
+    if pipeline.spark is None:
+        return {}
+    # Here, because it needs pyspark, which only pipelines on Spark have.
+    from conduit_py.spark.engine.split import way_to_read
+    from conduit_py.spark.engine.supervisor import options_of
+
+    return {source.id: way_to_read(source.connector, options_of(pipeline)) for source in pipeline.sources}
 
 
-def _readers(pipeline: Pipeline) -> dict[str, str]:
-    """By source, which processes of Spark read it; nothing for a pipeline that runs elsewhere."""
+def _ways_to_write(graph: Graph) -> dict[str, tuple[str, str]]:
+    """By destination, which processes of Spark write it, and why; nothing for a pipeline that runs elsewhere."""
+    if graph.pipeline.spark is None:
+        return {}
+    # Here, because it needs pyspark, which only pipelines on Spark have.
+    from conduit_py.spark.engine.split import PipelineSplit, ways_to_write
+    from conduit_py.spark.engine.supervisor import options_of
+
+    return dict(ways_to_write(PipelineSplit(graph), options_of(graph.pipeline)))
+
+
+def _spark_fields(graph: Graph) -> dict[str, Any]:
+    read, written = _ways_to_read(graph.pipeline), _ways_to_write(graph)
     return {
-        source.id: "executors"
-        if isinstance(source.connector, SplittableSource) and source.connector.splits()
-        else "driver"
-        for source in (pipeline.sources if pipeline.spark is not None else ())
+        "read": {id: {"by": by, "why": why} for id, (by, why) in read.items()},
+        "written": {id: {"way": way, "why": why} for id, (way, why) in written.items()},
     }
 
 

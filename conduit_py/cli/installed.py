@@ -47,6 +47,14 @@ def show(kind: registry.Kind, name: str, *, as_json: bool) -> ExitCode:
     return ExitCode.OK
 
 
+def show_schema() -> ExitCode:
+    """Print the schema by which editors complete and check pipeline files in YAML."""
+    from conduit_py.config.yaml_schema import yaml_schema
+
+    put_json(yaml_schema())
+    return ExitCode.OK
+
+
 def option_rows(plugin: type[Any]) -> list[tuple[str, ...]]:
     """Name, type, default and meaning of each option of a plugin."""
     schema = registry.options_schema(plugin)

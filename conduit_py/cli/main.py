@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Parameter, validators
 from conduit_py import __version__, defaults
 from conduit_py.cli import server_commands
 from conduit_py.cli.output import forget_reader, prepare_streams, shown_traceback
-from conduit_py.cli.storage_commands import dlq, journal
+from conduit_py.cli.storage_commands import dlq, journal, state
 from conduit_py.exhaustion import MEMORY, end_if_without_memory, end_without_memory, exhaustion_of, what_ran_out
 
 _YOUNG_OBJECTS_MAX = 20_000
@@ -50,6 +50,8 @@ Exit codes: 0 ok, 1 failed, 2 invalid, 3 environment, 4 dead letters.""",
 
 File = Annotated[Path, Parameter(help="Python file with pipelines at its top level, or Conduit's YAML")]
 PipelineId = Annotated[str | None, Parameter(help="only the pipeline with this id")]
+Engine = Annotated[Literal["trio", "spark"] | None, Parameter(help="what runs it [default: as in the file, else trio]")]
+Master = Annotated[str | None, Parameter(help="the Spark, as local[2] or spark://host:7077 [default: local[*]]")]
 Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
 Debug = Annotated[bool, Parameter(help="show tracebacks and debug logs")]
 
@@ -71,16 +73,10 @@ def run(
     fail_on_dead_letters: Annotated[bool, Parameter(help="end with exit code 4 if any record was refused")] = False,
     once: Annotated[bool, Parameter(help="run pipelines with a schedule once, now, and end")] = False,
     stop_timeout: Annotated[
-        float | None,
-        Parameter(help="seconds a graceful stop may take", validator=validators.Number(gt=0)),
+        float | None, Parameter(help="seconds a graceful stop may take", validator=validators.Number(gt=0))
     ] = None,
-    engine: Annotated[
-        Literal["trio", "spark"] | None,
-        Parameter(help="spark reads and processes on Spark executors [default: as in the file, else trio]"),
-    ] = None,
-    master: Annotated[
-        str | None, Parameter(help="the Spark cluster to use, as local[2] or spark://host:7077 [default: local[*]]")
-    ] = None,
+    engine: Engine = None,
+    master: Master = None,
     json: Annotated[bool, Parameter(help="progress and results as JSON lines")] = False,
     debug: Debug = False,
 ) -> int:
@@ -110,6 +106,7 @@ def serve(
         ),
     ] = None,
     watch: Annotated[bool, Parameter(help="follow changes of the files while it runs")] = False,
+    processes: Annotated[int, Parameter(help="processes that share pipelines", validator=validators.Number(gte=0))] = 0,
     host: Annotated[str, Parameter(help="address to listen on", show_default=True)] = defaults.HOST,
     port: Annotated[
         int, Parameter(help="port to listen on; 0 is any", show_default=True, validator=validators.Number(gte=0))
@@ -121,9 +118,7 @@ def serve(
     ] = defaults.STOP_SECONDS,
     tls_cert: Annotated[Path | None, Parameter(help="certificate to serve HTTPS with")] = None,
     tls_key: Annotated[Path | None, Parameter(help="key of the certificate")] = None,
-    tls_client_ca: Annotated[
-        Path | None, Parameter(help="accept only clients whose certificate this one signed")
-    ] = None,
+    tls_client_ca: Annotated[Path | None, Parameter(help="accept only clients whose certificate it signed")] = None,
     log_format: Annotated[Literal["text", "json"], Parameter(help="how to log, on stderr", show_default=True)] = "text",
     debug: Debug = False,
 ) -> int:
@@ -136,7 +131,7 @@ def serve(
     from conduit_py.cli.serve import serve as serve_pipelines
 
     return serve_pipelines(
-        ServeOptions(pipelines, state, stop_timeout, log_format, debug, watch),
+        ServeOptions(pipelines, state, stop_timeout, log_format, debug, watch, processes),
         ListenOptions(host, port, token_file, allow_host, tls_cert, tls_key, tls_client_ca),
     )
 
@@ -151,13 +146,16 @@ def check(
     timeout: Annotated[
         float, Parameter(help="seconds for each system", show_default=True, validator=validators.Number(gt=0))
     ] = 10.0,
+    engine: Engine = None,
+    master: Master = None,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Check the pipelines of a file without starting them, and report all problems at once."""
     from conduit_py.cli.check import check
 
-    return check(file, pipeline=pipeline, as_json=json, connect_seconds=timeout if connect else None)
+    seconds = timeout if connect else None
+    return check(file, pipeline=pipeline, as_json=json, connect_seconds=seconds, engine=engine, master=master)
 
 
 @app.command(sort_key=4)
@@ -281,20 +279,16 @@ def export(
 
 
 for commands in (
-    server_commands.pipelines,
-    server_commands.positions,
-    server_commands.sources,
-    dlq,
-    server_commands.plugins,
+    *(server_commands.pipelines, server_commands.positions, server_commands.sources, server_commands.plugins),
+    *(dlq, dashboards, journal, state),
 ):
     app.command(commands)
 app.command(server_commands.top, sort_key=12)
 app.command(server_commands.tap, sort_key=14)
 app.register_install_completion_command(help="Install completion of commands and options for your shell.")
-app.command(dashboards)
-app.command(journal)
-# By its name: most calls of the command need nothing of it.
+# By their names: most calls of the command need nothing of them.
 app.command("conduit_py.cli.spark_commands:spark", name="spark", sort_key=20)
+app.command("conduit_py.cli.mcp:mcp", name="mcp", sort_key=21)
 
 
 def main() -> None:
@@ -305,7 +299,12 @@ def main() -> None:
     threading.excepthook = end_if_without_memory
     # A start makes many objects and no garbage: at its default the collector would look at them again and again.
     gc.set_threshold(_YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
-    sys.exit(answer(sys.argv[1:]))
+    code = answer(sys.argv[1:])
+    if "_duckdb" in sys.modules:
+        gc.unfreeze()  # its binding prints as leaks what `run` has frozen, and what a thread about to end still holds
+        for thread in (each for each in threading.enumerate() if each.name == "conduit-store"):
+            thread.join(5)
+    sys.exit(code)
 
 
 def answer(arguments: Sequence[str]) -> int:

@@ -42,7 +42,7 @@ class OfflineTransport(httpx2.BaseTransport):
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         async with await open_store(self._state) as store, trio.open_nursery() as nursery:
-            fleet = Fleet(store, nursery, on_spark=Supervisor)
+            fleet = Fleet(store, nursery, engine=Supervisor)
             for each in await self._definitions(store):
                 await _add(fleet, each)
             service = Service(fleet, store, nursery)

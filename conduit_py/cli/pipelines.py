@@ -172,9 +172,9 @@ def trouble(shown: dict[str, Any]) -> str:
 
 
 def engine_of(shown: dict[str, Any]) -> str:
-    """What a pipeline runs on, if that is not the server itself."""
+    """What a pipeline runs on, if that is not the server's own process."""
     if shown.get("engine", "trio") == "trio":
-        return ""
+        return f"in process {shown['process']}" if shown.get("process") else ""
     master = shown.get("spark_master")
     return f"on Spark ({master})" if master else "on Spark"
 

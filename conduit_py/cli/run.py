@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 import trio
 
-from conduit_py.cli.check import error_fields, load_with_graphs, require_engines, status_of
+from conduit_py.cli.check import error_fields, load_with_graphs, require_engines, require_spark_for, status_of
 from conduit_py.cli.display import Display, choose_display
 from conduit_py.cli.errors import exit_code_of
 from conduit_py.cli.output import ExitCode, log_to_stderr, put_json
 from conduit_py.cli.project_state import choose_state, claim_ids
 from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
 from conduit_py.config.python_file import FileInvalid
-from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
+from conduit_py.errors import ConduitError, Problem
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -93,8 +93,7 @@ def _load_graphs(file: Path, pipeline: str | None, engine: EngineName | None, ma
     if not loaded:
         hint = "run one of them with --pipeline ID"
         raise FileInvalid(file, [Problem("", "all its pipelines have status: stopped", hint, str(file))])
-    if master is not None and all(each.pipeline.spark is None for each in loaded):
-        raise EnvironmentUnfit("--master requires --engine spark", suggestion="add --engine spark")
+    require_spark_for(master, loaded)
     return [each.graph for each in loaded]
 
 

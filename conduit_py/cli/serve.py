@@ -4,11 +4,13 @@ import gc
 import logging
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
+from conduit_py.child.pool import ProcessPool
 from conduit_py.cli.errors import short_text
 from conduit_py.cli.output import ExitCode, LogFormat, log_for_server, put
 from conduit_py.cli.project_state import choose_state, claim_ids
@@ -20,7 +22,6 @@ from conduit_py.lifecycle.pipeline_log import SIGNAL
 from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.lifecycle.watch import watch
 from conduit_py.sdk.endpoint import HAS_SERVER
-from conduit_py.spark.child.supervisor import ChildSupervisor
 from conduit_py.status import Stopper
 from conduit_py.store.store import open_store
 
@@ -41,6 +42,8 @@ class ServeOptions:
     log_format: LogFormat = "text"
     debug: bool = False
     watch: bool = False
+    processes: int = 0
+    """How many processes share the pipelines; 0 for the server's own."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,9 @@ def serve(serving: ServeOptions, listening: ListenOptions) -> ExitCode:
     if not serving.pipelines.exists():
         hint = "name a folder of pipeline files with --pipelines"
         raise EnvironmentUnfit(f"there is no {serving.pipelines}", suggestion=hint)
+    if serving.processes and find_spec("cloudpickle") is None:
+        hint = "pip install 'conduit-dataflow[processes]'"
+        raise EnvironmentUnfit("--processes needs cloudpickle, which is not installed", suggestion=hint)
     # Here, not in the event loop: what the files import may take a while.
     definitions = Definitions(serving.pipelines)
     found = definitions.read()
@@ -102,7 +108,7 @@ async def _serve(
         claim = partial(claim_ids, store, project_state) if serving.state is None else None
         if claim is not None:
             await claim({each.id: each.file for each in reading.whole.pipelines})
-        fleet = Fleet(store, nursery, on_spark=ChildSupervisor)
+        fleet = Fleet(store, nursery, engine=ProcessPool(serving.processes, nursery).supervise)
         reloader = Reloader(fleet, store, definitions, nursery, shown=short_text, claim=claim)
         service = Service(fleet, store, nursery, reloader=reloader)
         ending = ServerShutdown(fleet, service.closing, serving.stop_timeout)

@@ -306,6 +306,9 @@ def tap(
     limit: Annotated[
         int | None, Parameter(help="leave after so many records", validator=_within(1, defaults.TAP_LIMIT_MAX))
     ] = None,
+    when: Annotated[
+        str | None, Parameter(help="only records for which this is true, such as 'payload.amount > 10'")
+    ] = None,
     call: ServerCall = HERE,
 ) -> int:
     """Watch the records of a node as they pass, with what it changes, until Ctrl-C. The pipeline is not slowed down.
@@ -314,7 +317,7 @@ def tap(
     """
     from conduit_py.cli.tap import tap
 
-    return tap(call, id, node, rate, limit)
+    return tap(call, id, node, rate, limit, when)
 
 
 @plugins.command(name="list", sort_key=1)
@@ -337,3 +340,11 @@ def describe_plugin(
     from conduit_py.cli.installed import show
 
     return show(kind, name, as_json=json)
+
+
+@plugins.command(sort_key=3)
+def schema() -> int:
+    """Print the JSON schema of pipeline files in YAML, with the plugins of this machine, for your editor."""
+    from conduit_py.cli.installed import show_schema
+
+    return show_schema()

@@ -1,4 +1,4 @@
-"""The command `spark pack`: the packages of this environment in one archive, with which executors run Python."""
+"""The commands `spark pack` and `spark clear`: what executors run Python with, and what they have left behind."""
 
 import importlib.util
 import json
@@ -7,18 +7,24 @@ import re
 import shlex
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Parameter
+import trio
+from cyclopts import App, Parameter, validators
+from msgspec.structs import asdict
 
-from conduit_py.cli.output import ExitCode, put_lines
+from conduit_py.cli.output import ExitCode, put, put_json, put_lines
 from conduit_py.errors import EnvironmentUnfit
 
-spark = App(name="spark", help="Prepare what a cluster of Spark needs.", sort_key=20)
+if TYPE_CHECKING:
+    from conduit_py.graph.node import Graph
+    from conduit_py.sdk.destination import StageCleared
+
+spark = App(name="spark", help="Prepare what a cluster of Spark needs, and clear what it has left.", sort_key=20)
 
 ARCHIVES = (".tar.gz", ".tgz")
 """How the names of archives end that Spark unpacks whole: of others, as .tar, it forgets which files are programs."""
@@ -53,6 +59,56 @@ def pack(
         f'  "spark.pyspark.python": "./{FOLDER}/bin/python"'
     )
     return ExitCode.OK
+
+
+@spark.command
+def clear(
+    file: Annotated[Path, Parameter(help="Python file with pipelines at its top level, or Conduit's YAML")],
+    /,
+    *,
+    pipeline: Annotated[str | None, Parameter(help="only the pipeline with this id")] = None,
+    hours: Annotated[
+        float, Parameter(help="how old it must be", show_default=True, validator=validators.Number(gte=0))
+    ] = 168.0,
+    gone: Annotated[
+        str | None, Parameter(help="the id of a pipeline that never runs again: remove all that it has staged")
+    ] = None,
+    json: Annotated[bool, Parameter(help="answer in JSON on stdout")] = False,
+) -> int:
+    """Remove what tasks of Spark have staged at the destinations of a file, and no commit can name any more.
+
+    Runs do that themselves; this is for pipelines that do not run again. What a next run may need is left.
+    With --gone, what the last transaction of that pipeline committed and did not show is lost.
+    """
+    from conduit_py.cli.check import load_graphs
+
+    found = trio.run(_clear_all, load_graphs(file, pipeline), hours * 3600, gone)
+    if json:
+        put_json({"destinations": [{"pipeline": each[0], "node": each[1], **asdict(each[2])} for each in found]})
+    else:
+        for id, node, cleared in found:
+            put(f"{id}: {node}: removed {cleared.removed} files, left {cleared.left} that may still be needed")
+        if not found:
+            put("there is no destination that tasks stage")
+    return ExitCode.OK
+
+
+async def _clear_all(
+    graphs: "Sequence[Graph]", seconds: float, gone: str | None
+) -> "list[tuple[str, str, StageCleared]]":
+    from conduit_py.sdk.destination import ManyWriterDestination
+    from conduit_py.stream.plugin_calls import PluginCaller
+
+    found = []
+    for graph in graphs:
+        for declared in graph.pipeline.destinations:
+            if isinstance(declared.connector, ManyWriterDestination):
+                calls = PluginCaller(declared.id, declared.connector.fresh())
+                try:
+                    found.append((graph.pipeline.id, declared.id, await calls("clear_staged", seconds, gone)))
+                finally:
+                    calls.close()
+    return found
 
 
 def write_archive(out: Path, packed: Iterable[Distribution]) -> None:

@@ -1,4 +1,4 @@
-"""The commands `dlq` and `journal`: their arguments and help. What they do is imported when they are called."""
+"""The commands `dlq`, `journal` and `state`: their arguments and help. What they do is imported when called."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,9 @@ class LetterSelection:
         Parameter(help="only last refused since: a time in UTC, or how long ago, as 2h", validator=_check_moment),
     ] = None
     until: Annotated[str | None, Parameter(help="only last refused before then", validator=_check_moment)] = None
+    when: Annotated[
+        str | None, Parameter(help="only those for whose record this is true, such as 'payload.amount > 10'")
+    ] = None
 
     def fields(self) -> dict[str, Any]:
         """The given options, in the form of the API."""
@@ -231,3 +234,61 @@ def repair(
     from conduit_py.cli.journal import repair_journal
 
     return repair_journal(directory, release=release, as_json=json)
+
+
+state = App(name="state", help="Back up, restore, inspect and upgrade a state, also while it is in use.", sort_key=15)
+
+StatePlace = Annotated[
+    str | None,
+    Parameter(help=f"folder of the state, or a PostgreSQL database [default: {defaults.PROJECT_STATE}]"),
+]
+
+
+@state.command(sort_key=1)
+def backup(
+    target: Annotated[Path, Parameter(help="directory to write it to, which must not exist")],
+    /,
+    *,
+    state: StatePlace = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Copy a state, as it is at one moment, while pipelines go on."""
+    from conduit_py.cli.state import back_up_state
+
+    return back_up_state(target, state, as_json=json)
+
+
+@state.command(sort_key=2)
+def restore(
+    backup: Annotated[Path, Parameter(help="directory that `state backup` has written")],
+    /,
+    *,
+    state: StatePlace = None,
+    force: Annotated[bool, Parameter(help="replace the state that is there; its files are moved to a folder")] = False,
+    allow_repeats: Annotated[
+        bool, Parameter(help="restore exactly-once pipelines, which deliver again what came after the backup")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Put a backup into a state directory that no process uses."""
+    from conduit_py.cli.state import restore_state
+
+    return restore_state(backup, state, replace=force, allow_repeats=allow_repeats, as_json=json)
+
+
+@state.command(sort_key=3)
+def inspect(*, state: StatePlace = None, json: Json = False, debug: Debug = False) -> int:
+    """Show the format of a state, or of a backup, and what it has of each pipeline. Changes nothing."""
+    from conduit_py.cli.state import inspect_state
+
+    return inspect_state(state, as_json=json)
+
+
+@state.command(sort_key=4)
+def upgrade(*, state: StatePlace = None, json: Json = False, debug: Debug = False) -> int:
+    """Migrate a state to the format of this version. `run` and `serve` do so by themselves."""
+    from conduit_py.cli.state import upgrade_state
+
+    return upgrade_state(state, as_json=json)

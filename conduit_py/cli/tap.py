@@ -25,9 +25,10 @@ STYLES = {
 }
 
 
-def tap(call: ServerCall, id: str, node: str, rate: int, limit: int | None) -> ExitCode:
+def tap(call: ServerCall, id: str, node: str, rate: int, limit: int | None, when: str | None) -> ExitCode:
     """Show records until `limit` or Ctrl-C; as JSON lines with --json."""
-    query = {"rate": rate, **({} if limit is None else {"limit": limit})}
+    given: dict[str, Any] = {"rate": rate, "limit": limit, "when": when}
+    query = {name: value for name, value in given.items() if value is not None}
     console = Console()
     seen = 0
     try:

@@ -129,16 +129,14 @@ class Definitions:
         finally:
             self.loading = None
 
-    def rotated_secrets(self) -> dict[Path, list[Path]]:
-        """By pipeline file: the files of its secrets that have other content than when they were read."""
-        files = {
-            each for loaded in self._reading.files.values() for one in loaded.pipelines for each in one.secret_files
-        }
+    def rotated_secrets(self) -> dict[Path, list[str]]:
+        """By pipeline file: where the secrets are that are no longer what they were when they were read."""
+        readings = {one for loaded in self._reading.files.values() for each in loaded.pipelines for one in each.secrets}
         # Compared once, however many pipelines use it.
-        rotated = {each for each in files if each.rotated()}
-        found: dict[Path, list[Path]] = {}
+        rotated = {one for one in readings if one.rotated()}
+        found: dict[Path, list[str]] = {}
         for file, loaded in self._reading.files.items():
-            secrets = {each.path for one in loaded.pipelines for each in one.secret_files if each in rotated}
+            secrets = {one.where for each in loaded.pipelines for one in each.secrets if one in rotated}
             if secrets:
                 found[file] = sorted(secrets)
         return found

@@ -1,31 +1,16 @@
-"""Interpolation of values: `${X}`, `${X:-default}`, `$$`, and `env:X` or `file:/path` as a whole value."""
+"""Interpolation of values: `${X}`, `${X:-default}`, `$$`, and a reference to a secret as a whole value."""
 
-import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from conduit_py.redaction import SECRETS, Secrets
+from conduit_py.sdk.secrets import VARIABLE, SecretReader, SecretReading, SecretUnavailable
 
-FILE_SIZE_MAX: Final = 1024 * 1024
 DEFAULTS_DEPTH_MAX: Final = 10
-
-
-class SecretFile(NamedTuple):
-    """A file that a secret was read from, and what was in it."""
-
-    path: Path
-    digest: bytes
-
-    def rotated(self) -> bool:
-        """True if there is something else in it now, or it cannot be read."""
-        try:
-            return not self.path.is_file() or _digest(_read_secret(self.path)) != self.digest
-        except OSError:
-            return True
 
 
 class InterpolationProblem(NamedTuple):
@@ -59,78 +44,36 @@ class Interpolator:
     def __init__(
         self, folder: Path, *, environment: Mapping[str, str] | None = None, secrets: Secrets = SECRETS
     ) -> None:
-        self._folder = folder
         self._environment = os.environ if environment is None else environment
         self._secrets = secrets
-        self.files: set[SecretFile] = set()
-        """The files that secrets were read from."""
+        # A YAML file is data to many who check one, so it runs no command unless the operator says so.
+        self._reader = SecretReader(folder, environment=self._environment, secrets=secrets, allow_exec=False)
+
+    @property
+    def readings(self) -> Collection[SecretReading]:
+        """The secrets that were read from files and from other systems."""
+        return self._reader.readings.values()
 
     def resolve(self, text: str) -> Resolved:
         """Replace the references in a text that may be shown, such as an id."""
         return self._expand(text)
 
     def resolve_setting(self, text: str) -> Resolved:
-        """Replace the references in a setting, which may be `env:X` or `file:/path` as a whole, and keep it secret."""
-        if text.startswith("env:"):
-            found = self._from_environment(text.removeprefix("env:"))
-        # A URL such as file:///tmp/x is an ordinary value, not a reference to a secret.
-        elif text.startswith("file:") and not text.startswith("file://"):
-            found = self._from_file(text.removeprefix("file:"))
-        else:
+        """Replace the references in a setting, which may be one to a secret as a whole, and keep it secret."""
+        if not self._reader.refers(text):
             return self._expand(text, self._secrets)
-        if isinstance(found, InterpolationProblem):
-            return Resolved(problems=[found])
-        self._secrets.add(found)
-        return Resolved(found, secret=True)
+        try:
+            return Resolved(self._reader.read(text), secret=True)
+        except SecretUnavailable as error:
+            hint, name = error.suggestion, text.removeprefix("env:")
+            if name != text and VARIABLE.fullmatch(name):
+                hint = f"set it, or write ${{{name}:-default}}"
+            return Resolved(problems=[InterpolationProblem(error.message, hint)])
 
     def _expand(self, text: str, secrets: Secrets | None = None) -> Resolved:
         expansion = _Expansion(self._environment, secrets)
         expansion.resolved.text = expansion.expand(text)
         return expansion.resolved
-
-    def _from_environment(self, name: str) -> str | InterpolationProblem:
-        if not _NAME.fullmatch(name):
-            return InterpolationProblem(
-                f"env:{name} does not name an environment variable", "write env:NAME, of letters, digits and _"
-            )
-        value = self._environment.get(name)
-        # Empty counts as missing: an empty password is nearly always a mistake of the deployment.
-        if not value:
-            what = "not set" if value is None else "empty"
-            return InterpolationProblem(
-                f"the environment variable {name} is {what}", f"set it, or write ${{{name}:-default}}"
-            )
-        return value
-
-    def _from_file(self, name: str) -> str | InterpolationProblem:
-        if not name.startswith(("/", "./", "../")):
-            hint = f"write file:/path, or file:./{name} for a file beside this one"
-            return InterpolationProblem(f"file:{name} is not a path to a secret", hint)
-        path = Path(name) if name.startswith("/") else self._folder / name
-        try:
-            content = _read_secret(path)
-            # A pipe gives its content once, so nothing can be said about it later.
-            if path.is_file():
-                self.files.add(SecretFile(path, _digest(content)))
-            # Editors and `echo` end a file with a line break that is no part of the secret.
-            text = content.decode().removesuffix("\n").removesuffix("\r")
-        except OSError as error:
-            return InterpolationProblem(f"the secret in {path} cannot be read: {error.strerror}")
-        except ValueError:
-            return InterpolationProblem(f"the secret in {path} is not UTF-8 text")
-        if len(content) > FILE_SIZE_MAX:
-            return InterpolationProblem(f"the secret in {path} is larger than {FILE_SIZE_MAX} bytes")
-        return text or InterpolationProblem(f"the secret in {path} is empty")
-
-
-def _read_secret(path: Path) -> bytes:
-    with path.open("rb") as file:
-        # One byte more than allowed, to tell a file that is too large from one that just fits.
-        return file.read(FILE_SIZE_MAX + 1)
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 class _Expansion:
@@ -155,7 +98,7 @@ class _Expansion:
         if text.startswith("$$", dollar):
             return "$", dollar + 2
         if not text.startswith("${", dollar):
-            if name := _NAME.match(text, dollar + 1):
+            if name := VARIABLE.match(text, dollar + 1):
                 self.resolved.bare.append(name[0])
             return "$", dollar + 1
         end = _closing_brace(text, dollar + 2)
@@ -165,7 +108,7 @@ class _Expansion:
         return self._variable(text[dollar + 2 : end], depth), end + 1
 
     def _variable(self, inside: str, depth: int) -> str:
-        name = _NAME.match(inside)
+        name = VARIABLE.match(inside)
         rest = inside[name.end() :] if name else inside
         if name is None or (rest and not rest.startswith(":-")):
             hint = "write ${NAME} or ${NAME:-default}, and $$ for a dollar itself"
@@ -189,7 +132,6 @@ class _Expansion:
         return ""
 
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BRACES = re.compile(r"\$\{|\}")
 
 

@@ -2,7 +2,7 @@
 
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from conduit_py.config.python_file import FileInvalid, NoPipeline, check_trusted
 from conduit_py.config.yaml_file import SUFFIXES, load_yaml
 from conduit_py.errors import EnvironmentUnfit, Problem
 from conduit_py.pipeline import Pipeline
+from conduit_py.sdk.secrets import SecretReading, collect_secrets
 
 
 def load_file(file: Path) -> Loaded:
@@ -31,7 +32,10 @@ def read_file(file: Path) -> Loaded:
     if file.suffix.lower() in SUFFIXES and not file.is_dir():
         loaded = load_yaml(file)
     else:
-        loaded = Loaded(tuple(_loaded_pipeline(pipeline, file) for pipeline in load_pipelines(file)))
+        with collect_secrets(file.absolute().parent) as reader:
+            pipelines = load_pipelines(file)
+        secrets = tuple(reader.readings.values())
+        loaded = Loaded(tuple(_loaded_pipeline(pipeline, file, secrets) for pipeline in pipelines))
     deprecated = [warning for each in loaded.pipelines for warning in _deprecated_options(each)]
     return loaded._replace(warnings=(*loaded.warnings, *deprecated))
 
@@ -59,10 +63,10 @@ def refuse_duplicate_ids(loaded: Loaded) -> Loaded:
     return Loaded(pipelines, (*loaded.problems, *problems), loaded.warnings)
 
 
-def _loaded_pipeline(pipeline: Pipeline, file: Path) -> LoadedPipeline:
+def _loaded_pipeline(pipeline: Pipeline, file: Path, secrets: Collection[SecretReading]) -> LoadedPipeline:
     """A pipeline of a Python file. It has a line, unless it was made in a module beside the file."""
     line = pipeline.place.line if pipeline.place and Path(pipeline.place.file) == file.absolute() else None
-    return LoadedPipeline(pipeline, file, line, "running", pipeline.id)
+    return LoadedPipeline(pipeline, file, line, "running", pipeline.id, secrets=secrets)
 
 
 def _duplicate_problem(pipeline: LoadedPipeline, everything: Sequence[LoadedPipeline]) -> Problem:

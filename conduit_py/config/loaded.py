@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from conduit_py.config.interpolation import SecretFile
 from conduit_py.errors import Problem
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import Engine
+from conduit_py.sdk.secrets import SecretReading
 
 Desired: TypeAlias = Literal["running", "stopped"]
 
@@ -32,8 +32,8 @@ class LoadedPipeline:
     name: str = ""
     edited: bool = True
     """False if it was only read again: what differs then comes from elsewhere, such as a secret that was rotated."""
-    secret_files: Collection[SecretFile] = field(default=(), compare=False)
-    """The files that secrets of its file were read from."""
+    secrets: Collection[SecretReading] = field(default=(), compare=False)
+    """The secrets that its file has read from files and from other systems."""
 
     @property
     def id(self) -> str:

@@ -195,6 +195,8 @@ def _raise_for(error: Exception, file: Path, path: Path) -> NoReturn:
     if isinstance(error, ValidationError):
         raise FileInvalid(file, model_problems(error, Place(where, line or 0))) from error
     hint = _import_hint(error, path) if isinstance(error, ImportError) else _name_hint(error)
+    if isinstance(error, ConduitError):
+        hint = error.suggestion
     if isinstance(error, ModuleExposed):
         raise FileInvalid(file, [Problem("", str(error), error.suggestion, where, line)]) from error
     what = "calls sys.exit() while it loads" if isinstance(error.__cause__, SystemExit) else describe(error)

@@ -169,8 +169,8 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
         engine=engine,
     )
     set_place(pipeline, section)
-    place, secret_files = (Path(diagnostics.file), section.location.line), section.context.interpolator.files
-    loaded = LoadedPipeline(pipeline, *place, desired, name or id, secret_files=secret_files)
+    place, secrets = (Path(diagnostics.file), section.location.line), section.context.interpolator.readings
+    loaded = LoadedPipeline(pipeline, *place, desired, name or id, secrets=secrets)
     return loaded if _is_sound(loaded, section) else None
 
 

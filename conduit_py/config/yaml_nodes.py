@@ -20,8 +20,8 @@ from conduit_py.pipeline_settings import Delivery, DestinationSettings, RateLimi
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
 from conduit_py.sdk.plugin import Options, Place, Plugin, check_options, did_you_mean
-from conduit_py.sdk.processor import FunctionProcessor
-from conduit_py.sdk.template import Template, TemplateCondition, TemplateInvalid
+from conduit_py.sdk.processor import Condition, FunctionProcessor
+from conduit_py.sdk.template import Template, TemplateInvalid, condition_of
 
 ItemT = TypeVar("ItemT", bound=Any)
 
@@ -132,7 +132,7 @@ CONNECTOR_KEYS: Final = [
     *dict.fromkeys([*SOURCE_KEYS, *LIMIT_KEYS["destination"]]),
 ]
 RATE_KEYS: Final = [name.replace("_", "-") for name in RateLimit.model_fields]
-PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "type"]
+PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "where", "type"]
 QUEUE_KEYS: Final = ["plugin", "settings", "window-size", "window-nack-threshold"]
 NAME_LENGTH_MAX: Final = 256
 DEFAULT_QUEUE: Final = "log"
@@ -280,12 +280,16 @@ def _processor(section: Section, version: str, seen: dict[str, int]) -> Processo
     if workers > WORKERS_MAX:
         section.problem("workers", f"must be at most {WORKERS_MAX}, not {workers}")
         return None
+    where: Any = section.text("where")
+    if where not in (None, "thread", "process"):
+        section.problem("where", f"must be thread or process, not {where[:40]!r}")
+        return None
     # Both are read before either is refused, so that all problems are reported at once.
     condition = _condition(section, version)
     plugin = read.make() if read is not None else None
     if id is None or not isinstance(plugin, sdk.Processor):
         return None
-    return set_place(Processor(id, plugin, workers=workers, when=condition), section)
+    return set_place(Processor(id, plugin, workers=workers, where=where, when=condition), section)
 
 
 def _plugin_key(section: Section, version: str) -> str:
@@ -301,14 +305,14 @@ def _plugin_key(section: Section, version: str) -> str:
     return "type"
 
 
-def _condition(section: Section, version: str) -> TemplateCondition | None:
+def _condition(section: Section, version: str) -> Condition | None:
     text = section.template("condition")
     if text is None:
         return None
     if version == "2.0":
         section.warn("condition", "came with version 2.1", "set version to 2.2")
     try:
-        return TemplateCondition(text)
+        return condition_of(text)
     except TemplateInvalid as invalid:
         section.problem_within("condition", invalid.line(text), invalid.describe(text), invalid.suggestion)
         return None

@@ -70,7 +70,7 @@ class CommitTogether(CommitStrategy):
         self._forwarder: PipelineForwarder | None = None
 
     @property
-    def holds_writes(self) -> bool:
+    def holds_writes(self) -> bool:  # type: ignore[override]
         return self.gate.holds_writes
 
     @property
@@ -110,7 +110,7 @@ class CommitTogether(CommitStrategy):
         """Limit batches to the size of a transaction, because a batch is never cut."""
         self.admit_max = self.gate.limits.max_records
         for id, buffer in self._parts.read_buffers.items():
-            buffer.batch_size = min(self._batch_sizes[id], self.gate.limits.max_records)
+            buffer.resize(min(self._batch_sizes[id], self.gate.limits.max_records))
 
     def stages(self, connector: DestinationConnector[Any]) -> bool:
         return isinstance(connector, StagedDestination)

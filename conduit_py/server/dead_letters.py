@@ -2,18 +2,20 @@
 
 import logging
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import trio
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, HTTPException, Path, Query
 from pydantic import ConfigDict, Field, StringConstraints
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from conduit_py.defaults import LETTER_ID_PATTERN, LETTERS_LISTED, LETTERS_PAGE_MAX
-from conduit_py.inspect.record_view import apply_edit
-from conduit_py.pipeline_settings import Id, NodeId
+from conduit_py.errors import LetterUnclear
+from conduit_py.inspect.record_view import apply_edit, fits_condition
+from conduit_py.pipeline_settings import ConditionText, Id, NodeId
 from conduit_py.record import Operation, Record
-from conduit_py.server.access import AskedBy
+from conduit_py.sdk.template import TemplateInvalid, condition_of
+from conduit_py.server.access import AllowedRole, AskedBy, Role
 from conduit_py.server.dead_letter_views import (
     CausesView,
     DiscardView,
@@ -74,9 +76,12 @@ class FilterQuery(ApiModel):
     state: LetterState | None = None
     since: Time | None = Field(default=None, description="last refused then or later, in seconds since 1970")
     until: Time | None = Field(default=None, description="last refused before then")
+    when: ConditionText | None = Field(
+        default=None, description="a condition on the record, such as payload.amount > 10; needs the role operate"
+    )
 
-    def to_filter(self, ids: tuple[str, ...] | None = None) -> LetterFilter:
-        return LetterFilter(ids=ids, **self.model_dump())
+    def to_filter(self) -> LetterFilter:
+        return LetterFilter(**self.model_dump(exclude={"when"}))
 
 
 class FilterRequest(FilterQuery):
@@ -104,6 +109,8 @@ class IdsRequest(_Request):
 
     ids: list[LetterId] = Field(max_length=IDS_MAX)
 
+    when: ClassVar[str | None] = None
+
     def to_filter(self) -> LetterFilter:
         return LetterFilter(ids=tuple(self.ids))
 
@@ -112,6 +119,10 @@ class MatchRequest(_Request):
     """All letters that fit a filter; an empty one fits every letter there is."""
 
     filter: FilterRequest
+
+    @property
+    def when(self) -> str | None:
+        return self.filter.when
 
     def to_filter(self) -> LetterFilter:
         return self.filter.to_filter()
@@ -161,41 +172,44 @@ class RecordRequest(ApiModel):
     node: NodeId | None = Field(default=None, description="at which node; needed only where the records differ")
 
 
-@router.get("", responses=error_responses(503))
-async def list_letters(service: InService, which: Annotated[PageQuery, Query()]) -> LettersView:
+@router.get("", responses=error_responses(409, 503))
+async def list_letters(service: InService, allowed: AllowedRole, which: Annotated[PageQuery, Query()]) -> LettersView:
     """Letters without their records, the newest first."""
-    filter = FilterQuery(**which.model_dump(exclude={"cursor", "limit"})).to_filter()
+    query = FilterQuery(**which.model_dump(exclude={"cursor", "limit"}))
+    filter = await _select(service, allowed, query)
     page = await service.fleet.letters.box.page(filter, which.cursor, which.limit)
     letters = await _in_thread(service, lambda: [summary_view(each, service.redaction) for each in page.letters])
     return LettersView(letters=letters, next=page.next, total=page.total)
 
 
-@router.get("/causes", responses=error_responses(503))
-async def list_causes(service: InService, which: Annotated[FilterQuery, Query()]) -> CausesView:
+@router.get("/causes", responses=error_responses(409, 503))
+async def list_causes(service: InService, allowed: AllowedRole, which: Annotated[FilterQuery, Query()]) -> CausesView:
     """How many letters there are by node and cause, the most frequent first."""
-    causes = await service.fleet.letters.box.causes(which.to_filter())
+    causes = await service.fleet.letters.box.causes(await _select(service, allowed, which))
     return await _in_thread(
         service, lambda: CausesView(causes=[cause_view(each, service.redaction) for each in causes])
     )
 
 
-@router.post("/replay", status_code=202, responses=error_responses(503))
+@router.post("/replay", status_code=202, responses=error_responses(409, 503))
 async def replay_letters(
-    service: InService, asked_by: AskedBy, request: ReplayIdsRequest | ReplayMatchRequest
+    service: InService, asked_by: AskedBy, allowed: AllowedRole, request: ReplayIdsRequest | ReplayMatchRequest
 ) -> LetterReplayView:
     """Send letters again, each to the nodes that refused it. A letter that is queued already stays queued once."""
-    report = await service.fleet.letters.replay(
-        request.to_filter(), destinations=request.destinations, dry_run=request.dry_run
-    )
+    filter = await _select(service, allowed, request)
+    report = await service.fleet.letters.replay(filter, destinations=request.destinations, dry_run=request.dry_run)
     if not request.dry_run:
         log.info("%d dead letters are sent again (asked by %s)", report.queued, asked_by)
     return replay_view(report, dry_run=request.dry_run)
 
 
-@router.post("/discard", responses=error_responses(503))
-async def discard_letters(service: InService, asked_by: AskedBy, request: IdsRequest | MatchRequest) -> DiscardView:
+@router.post("/discard", responses=error_responses(409, 503))
+async def discard_letters(
+    service: InService, asked_by: AskedBy, allowed: AllowedRole, request: IdsRequest | MatchRequest
+) -> DiscardView:
     """Forget letters for good. One that is on its way may be delivered all the same."""
-    discarded = await service.fleet.letters.discard(request.to_filter(), dry_run=request.dry_run)
+    filter = await _select(service, allowed, request)
+    discarded = await service.fleet.letters.discard(filter, dry_run=request.dry_run)
     if not request.dry_run:
         log.info("%d dead letters were discarded (asked by %s)", discarded, asked_by)
     return DiscardView(discarded=discarded)
@@ -221,6 +235,22 @@ async def edit_letter(
     edited = await service.fleet.letters.edit(letter, revise, request.node)
     log.info("dead letter %s was edited (asked by %s)", letter, asked_by)
     return await _letter_view(service, edited)
+
+
+async def _select(service: Service, allowed: Role, which: FilterQuery | IdsRequest | MatchRequest) -> LetterFilter:
+    """The filter of a request, with the ids of the letters for which its condition is true."""
+    if which.when is None:
+        return which.to_filter()
+    # What a condition is true for tells what is in a record.
+    if allowed < Role.OPERATE:
+        raise HTTPException(403, "a condition needs a token with the role operate")
+    try:
+        condition = condition_of(which.when)
+    except TemplateInvalid as invalid:
+        raise LetterUnclear(f"when: {invalid.describe(which.when)}", suggestion=invalid.suggestion) from None
+    return await service.fleet.letters.select(
+        which.to_filter(), lambda record: fits_condition(record, condition, service.redaction), service.view_threads
+    )
 
 
 async def _letter_view(service: Service, letter: StoredLetter) -> LetterView:

@@ -115,7 +115,10 @@ def status_and_error(error: Exception) -> tuple[int, WireError, Mapping[str, str
 
 def _invalid_request(error: RequestValidationError) -> WireError:
     # The first only, and never the value: it may be a secret that was put in the wrong place.
-    first = error.errors()[0]
+    # One about a value, if there is one: the first form of a body to be tried may lack everything.
+    shapes = ("missing", "extra_forbidden")
+    found = error.errors()
+    first = next((each for each in found if each["type"] not in shapes), found[0])
     path = ".".join(str(part) for part in first["loc"])
     return WireError("request.invalid", f"{path}: {first['msg']}", path=path)
 

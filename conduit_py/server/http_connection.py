@@ -12,7 +12,7 @@ import trio
 from starlette.types import ASGIApp, Message, Scope
 
 from conduit_py.server.errors import CODES, error_response
-from conduit_py.server.limits import ADMIT, CLIENT_READ_SECONDS, LimitedConnection, Stream
+from conduit_py.server.limits import ADMIT, CLIENT_BYTES_PER_SECOND, CLIENT_READ_SECONDS, LimitedConnection, Stream
 from conduit_py.wire_error import WireError
 
 HANDSHAKE_SECONDS = 10.0
@@ -232,7 +232,7 @@ class _Exchange:
         last = not message.get("more_body", False)
         try:
             # One deadline for all pieces: a client that takes a little now and then would hold the whole body.
-            with trio.fail_after(CLIENT_READ_SECONDS):
+            with trio.fail_after(CLIENT_READ_SECONDS + len(body) / CLIENT_BYTES_PER_SECOND):
                 for start in range(0, max(len(body), 1), CHUNK_BYTES):
                     piece, final = body[start : start + CHUNK_BYTES], start + CHUNK_BYTES >= len(body)
                     await self._stream.send_all(self._encode(head, bytes(piece), end=last and final))

@@ -18,6 +18,8 @@ from conduit_py.wire_error import WireError
 log = logging.getLogger("conduit_py.server")
 
 CLIENT_READ_SECONDS = 10.0
+CLIENT_BYTES_PER_SECOND = 256 * 1024
+"""What a client must read on average of a large answer. The metrics of 200 pipelines are 4 MB."""
 CONNECTIONS_MAX = 512
 LINGER_SECONDS = 2.0
 """What the protocol may still do once the connection is closed: it can wait for ever for a reader that has left."""

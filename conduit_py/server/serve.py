@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import trio
 from fastapi import FastAPI
@@ -100,9 +101,31 @@ async def serve_api(
         connections.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
 
 
+class _Api(FastAPI):
+    """Describes the tokens too. They are checked before the framework sees a request, so it knows nothing of them."""
+
+    def __init__(self, policy: Policy, **options: Any) -> None:
+        self._policy = policy
+        super().__init__(**options)
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            document = super().openapi()
+            about = "A token of the server, with the role read, operate or admin."
+            schemes = {"token": {"type": "http", "scheme": "bearer", "description": about}}
+            document.setdefault("components", {})["securitySchemes"] = schemes
+            needs: list[dict[str, list[str]]] = [{"token": []}] if len(self._policy.tokens) else [{"token": []}, {}]
+            for path, operations in document["paths"].items():
+                if path not in self._policy.open_paths:
+                    for operation in operations.values():
+                        operation["security"] = needs
+        return super().openapi()
+
+
 def create_app(service: Service, policy: Policy) -> FastAPI:
     """The whole API. A request passes the access check first, then the body limit, then the error boundary."""
-    app = FastAPI(
+    app = _Api(
+        policy,
         title="conduit-py",
         version=__version__,
         description="See and operate the pipelines of a server. Errors have a stable code.",

@@ -16,7 +16,8 @@ from conduit_py.defaults import TAP_LIMIT_MAX, TAP_RATE, TAP_RATE_MAX
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.inspect.tap import Outcome, Sample, Tap
 from conduit_py.lifecycle.fleet import Member
-from conduit_py.pipeline_settings import NodeId
+from conduit_py.pipeline_settings import ConditionText, NodeId
+from conduit_py.sdk.template import TemplateInvalid, condition_of
 from conduit_py.server.access import AskedBy
 from conduit_py.server.errors import error_responses
 from conduit_py.server.live import EventStream, encode_event, event_response
@@ -37,6 +38,9 @@ QUIET_SECONDS = 10.0
 Node = Annotated[NodeId, Path(description="the id of a source, processor or destination of the pipeline")]
 Rate = Annotated[int, Query(ge=1, le=TAP_RATE_MAX, description="the most records a second")]
 Limit = Annotated[int | None, Query(ge=1, le=TAP_LIMIT_MAX, description="end after so many records")]
+When = Annotated[
+    ConditionText | None, Query(description="only records for which this is true, such as payload.amount > 10")
+]
 
 
 class TapsFull(FleetError):
@@ -129,6 +133,7 @@ async def tap_node(
     node: Node,
     rate: Rate = TAP_RATE,
     limit: Limit = None,
+    when: When = None,
 ) -> EventStream:
     """Records before and after a node, sampled, until the limit, the client or the server ends it.
 
@@ -145,7 +150,11 @@ async def tap_node(
     if taps.full:
         raise TapsFull(f"{TAPS_MAX} taps are open already, which is the most", suggestion="close one of them first")
     log.info("pipeline %s: %s is tapped (asked by %s)", id, node, asked_by)
-    tap = Tap(rate=rate, limit=limit, redact=service.redaction)
+    try:
+        condition = None if when is None else condition_of(when)
+    except TemplateInvalid as invalid:
+        raise TapImpossible(f"when: {invalid.describe(when or '')}", suggestion=invalid.suggestion) from None
+    tap = Tap(rate=rate, limit=limit, redact=service.redaction, when=condition)
     return EventStream(taps.attach(member, node, tap), _events(service, member, tap))
 
 
@@ -172,8 +181,9 @@ async def _events(service: Service, member: Member, tap: Tap) -> AsyncIterator[b
 
 
 def _here(service: Service, member: Member) -> bool:
-    # By identity: a pipeline that was removed and added again has the id, but none of the taps.
-    return any(each is member for each in service.fleet)
+    # By identity: a pipeline that was removed and added again has the id, but none of the taps. One that has moved to
+    # Spark has its records on executors.
+    return member.pipeline.spark is None and any(each is member for each in service.fleet)
 
 
 def record_event(sample: Sample) -> RecordEvent:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
+from conduit_py.child.supervisor import process_of
 from conduit_py.errors import Problem
 from conduit_py.graph.guarantees import Promise, guarantees
 from conduit_py.graph.node import Node
@@ -88,6 +89,7 @@ class PipelineView(ApiModel):
     next_run: float | None = Field(description="when a pipeline with a schedule runs next, in seconds since 1970")
     engine: EngineName = Field(description="what it runs on: this server, or the executors of a Spark")
     spark_master: str | None = Field(description="the Spark that its definition names, if it does")
+    process: int | None = Field(description="which of the processes of `serve --processes` runs it; else null")
     progress: ProgressView | None
     definition: DefinitionView | None = Field(description="what is wrong with its newest definition, if not in effect")
 
@@ -121,6 +123,14 @@ class TallyView(ApiModel):
     failed: int = Field(description="objects that could not be opened or read")
 
 
+class StateView(ApiModel):
+    """What a processor remembers, and up to when, by the time of its records, it has everything."""
+
+    keys: int
+    bytes: int
+    watermark: float | None
+
+
 class NodeView(ApiModel):
     """A node of a pipeline, its neighbours and its counters; those are 0 before the first run in this process."""
 
@@ -142,6 +152,7 @@ class NodeView(ApiModel):
     oldest_seconds: float = Field(description="how long ago a source read the oldest record that is not settled")
     lag: LagView | None = Field(description="of a source that runs and can say so")
     tally: TallyView | None = Field(description="of a source over a queue that several workers share")
+    state: StateView | None = Field(description="of a processor with state that runs")
     takes_snapshots: bool = Field(description="whether it is a source that reads a collection as a whole on request")
     waiting_on: str | None
     calls: HistogramView = Field(description="how long its calls took: for a batch, a write, a dead letter")
@@ -291,6 +302,7 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
         "next_run": state.next_run,
         "engine": "trio" if member.pipeline.spark is None else "spark",
         "spark_master": member.pipeline.spark and member.pipeline.spark.master,
+        "process": process_of(member.supervisor),
         "progress": progress and ProgressView(**{name: getattr(progress, name) for name in ProgressView.model_fields}),
         "definition": None if member.definition is None else definition_view(member.definition, redaction),
     }
@@ -308,6 +320,7 @@ def _node_view(node: Node, meter: Meter | None, queue_size: int) -> NodeView:
             **counters,
             **histograms,
             "lag": lag,
+            "state": meter.state and StateView(**meter.state._asdict()),
             "tally": meter.queue_counts and TallyView(**msgspec.structs.asdict(meter.queue_counts)),
             "id": node.id,
             "kind": node.kind,
@@ -330,10 +343,6 @@ def _histogram_view(histogram: Histogram) -> HistogramView:
 
 
 def _dead_letters_view(dead_letters: DeadLetters, records: int) -> DeadLettersView:
-    settings = dead_letters.settings
-    return DeadLettersView(
-        handler=dead_letters.policy.label,
-        window_size=settings.window_size or 0,
-        window_nack_threshold=settings.window_nack_threshold,
-        records=records,
-    )
+    given = dead_letters.settings
+    limits = {"window_size": given.window_size or 0, "window_nack_threshold": given.window_nack_threshold}
+    return DeadLettersView(handler=dead_letters.policy.label, records=records, **limits)

@@ -22,6 +22,7 @@ from conduit_py.store.stored_letter import (
     LetterPage,
     LetterState,
     LetterSummary,
+    NumberedLetter,
     QueuedLetter,
     SettledLetter,
     StoredLetter,
@@ -54,6 +55,10 @@ class DeadLetterStore(ABC):
     async def page(self, filter: LetterFilter, before: int | None = None, limit: int = LETTERS_LISTED) -> LetterPage:
         """Letters that match, newest first, from where the last page ended."""
         return await self._look(lambda table: table.page(filter, before, limit))
+
+    async def read(self, filter: LetterFilter, before: int | None, limit: int) -> list[NumberedLetter]:
+        """Letters that match with their records, newest first, those before a number."""
+        return await self._look(lambda table: table.read(filter, before, limit))
 
     async def causes(self, filter: LetterFilter, limit: int = LETTERS_PAGE_MAX) -> list[CauseCount]:
         """Letters that match, counted by node and cause; the most frequent first."""
@@ -149,6 +154,12 @@ class SqlLetters:
         rows = self.sql.rows(sql, *values, 2**62 if before is None else before, limit + 1)
         following = rows[limit - 1][0] if len(rows) > limit else None
         return LetterPage([_summary(row[1:]) for row in rows[:limit]], following, total)
+
+    def read(self, filter: LetterFilter, before: int | None, limit: int) -> list[NumberedLetter]:
+        where, values = self._conditions(filter)
+        sql = f"SELECT number, {ROW} FROM letters WHERE {where} AND number < ? ORDER BY number DESC LIMIT ?"
+        rows = self.sql.rows(sql, *values, 2**62 if before is None else before, limit)
+        return [NumberedLetter(row[0], letter_of_row(row[1:])) for row in rows]
 
     def causes(self, filter: LetterFilter, limit: int) -> list[CauseCount]:
         """Letters by cause, the most frequent cause first."""

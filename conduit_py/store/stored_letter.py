@@ -270,6 +270,13 @@ class LetterCount(NamedTuple):
     bytes: int
 
 
+class NumberedLetter(NamedTuple):
+    """A letter with its place in the order of letters."""
+
+    number: int
+    letter: StoredLetter
+
+
 class QueuedLetter(NamedTuple):
     """A letter queued for replay."""
 

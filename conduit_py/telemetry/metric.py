@@ -1,10 +1,14 @@
-"""What a metric is: its name, kind, labels and meaning, and the function that reads its value."""
+"""What a metric is: its name, kind, labels and meaning, and the function that reads its value from a sample."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from conduit_py.stream.meter import Histogram, NodeKind
+from prometheus_client import ProcessCollector
+
+from conduit_py.lifecycle.fleet import Member
+from conduit_py.store.stored_letter import LetterCount, LetterState
+from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress
 
 MetricKind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
@@ -120,3 +124,46 @@ class MetricGroup(Generic[Subject]):
         metric = Metric(name, kind, labels, meaning, reader, own_label, nodes or self.nodes, conduit)
         self.metrics.append(metric)
         return metric
+
+
+@dataclass(frozen=True)
+class PipelineSample:
+    """A pipeline at the moment at which its metrics are read."""
+
+    member: Member
+    progress: Progress | None
+    """None before its first run in this process."""
+    letters: Mapping[LetterState, LetterCount]
+    """Its dead letters as last counted; a state without any is missing."""
+
+    @property
+    def dead_letters(self) -> Meter | None:
+        """The meter of its dead-letter handler."""
+        nodes = self.progress.nodes if self.progress else ()
+        return next((meter for meter in nodes if meter.kind == "dead_letters"), None)
+
+    @property
+    def settling(self) -> Histogram | None:
+        """How long records took from read to settled, over all its sources."""
+        total = None
+        for meter in self.progress.nodes if self.progress else ():
+            if meter.kind == "source":
+                total = meter.settling.plus(total)
+        return total
+
+
+@dataclass(frozen=True)
+class ProcessSample:
+    """A process of a server at that moment. What the system does not tell is None."""
+
+    pipelines: int
+    cpu_seconds: float | None
+    resident_bytes: float | None
+    open_files: float | None
+
+    @classmethod
+    def of(cls, pid: int, pipelines: int) -> "ProcessSample":
+        found = ProcessCollector(pid=lambda: pid, registry=None).collect()
+        seen = {sample.name: sample.value for metric in found for sample in metric.samples}
+        names = ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds")
+        return cls(pipelines, *map(seen.get, names))

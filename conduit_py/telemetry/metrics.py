@@ -6,50 +6,23 @@ again. Names that Conduit has too mean the same there, so that its dashboards an
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
 import trio
 
 from conduit_py import __version__
-from conduit_py.inspect.tap import TapPoint
-from conduit_py.lifecycle.fleet import Fleet, Member
+from conduit_py.inspect.tap_point import TapPoint
+from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.sdk import Lag, QueueCounts
 from conduit_py.status import Status
-from conduit_py.store.stored_letter import LetterCount, LetterState
-from conduit_py.stream.meter import WAIT_REASONS, Histogram, Meter, Progress
-from conduit_py.telemetry.metric import Metric, MetricGroup
+from conduit_py.store.stored_letter import LetterState
+from conduit_py.stream.meter import WAIT_REASONS, Meter, Progress, StateGauge
+from conduit_py.telemetry.metric import Metric, MetricGroup, PipelineSample, ProcessSample
 
 NODE = ("pipeline_name", "node")
 COMPONENT = ("pipeline_name", "component_id")
-
-
-@dataclass(frozen=True)
-class PipelineSample:
-    """A pipeline at the moment at which its metrics are read."""
-
-    member: Member
-    progress: Progress | None
-    """None before its first run in this process."""
-    letters: Mapping[LetterState, LetterCount]
-    """Its dead letters as last counted; a state without any is missing."""
-
-    @property
-    def dead_letters(self) -> Meter | None:
-        """The meter of its dead-letter handler."""
-        nodes = self.progress.nodes if self.progress else ()
-        return next((meter for meter in nodes if meter.kind == "dead_letters"), None)
-
-    @property
-    def settling(self) -> Histogram | None:
-        """How long records took from read to settled, over all its sources."""
-        total = None
-        for meter in self.progress.nodes if self.progress else ():
-            if meter.kind == "source":
-                total = meter.settling.plus(total)
-        return total
 
 
 def _kinds(fleet: Fleet) -> Counter[str]:
@@ -82,9 +55,7 @@ INFO = PROCESS.gauge(
     conduit=True,
 )
 TASKS = PROCESS.gauge(
-    "conduit_tasks",
-    "Tasks that live in the event loop.",
-    lambda _: trio.lowlevel.current_statistics().tasks_living,
+    "conduit_tasks", "Tasks that live in the event loop.", lambda _: trio.lowlevel.current_statistics().tasks_living
 )
 THREADS = PROCESS.gauge(
     "conduit_threads",
@@ -110,6 +81,20 @@ FILE_PROBLEMS = FLEET.gauge(
     "conduit_file_problems",
     "Problems in the pipeline files: each keeps a definition from taking effect.",
     lambda fleet: len(fleet.problems),
+)
+
+EACH_PROCESS: MetricGroup[ProcessSample] = MetricGroup("Each process of a server, of which 0 is its own", ("process",))
+EACH_PROCESS_CPU = EACH_PROCESS.counter(
+    "conduit_process_cpu_seconds_total", "CPU time, from 0 again when it was lost.", lambda sample: sample.cpu_seconds
+)
+EACH_PROCESS_MEMORY = EACH_PROCESS.gauge(
+    "conduit_process_resident_memory_bytes", "Memory that it holds.", lambda sample: sample.resident_bytes
+)
+EACH_PROCESS_FILES = EACH_PROCESS.gauge(
+    "conduit_process_open_fds", "Open file descriptors.", lambda sample: sample.open_files
+)
+EACH_PROCESS_PIPELINES = EACH_PROCESS.gauge(
+    "conduit_process_pipelines", "Pipelines that run in it now.", lambda sample: sample.pipelines
 )
 
 PIPELINE: MetricGroup[PipelineSample] = MetricGroup("A pipeline", ("pipeline_name",))
@@ -153,9 +138,7 @@ DLQ_DURATION = HANDLER.histogram(
     conduit=True,
 )
 REPLAYED = HANDLER.counter(
-    "conduit_records_replayed_total",
-    "Dead letters that were sent again and delivered.",
-    lambda meter: meter.acked,
+    "conduit_records_replayed_total", "Dead letters that were sent again and delivered.", lambda meter: meter.acked
 )
 
 DEAD_LETTERS: MetricGroup[PipelineSample] = MetricGroup("Dead letters", ("pipeline_name",))
@@ -168,10 +151,9 @@ LETTERS = DEAD_LETTERS.gauge(
     own_label="state",
 )
 LETTERS_BYTES = DEAD_LETTERS.gauge(
-    "conduit_dead_letters_bytes",
-    "What the dead letters in the journal take.",
+    "conduit_dead_letters_bytes", "What the dead letters in the journal take.",
     lambda sample: sum(count.bytes for count in sample.letters.values()),
-)
+)  # fmt: skip
 
 SOURCE: MetricGroup[Meter] = MetricGroup("A source", NODE, ("source",))
 READ = SOURCE.counter("conduit_records_read_total", "Records read from a source.", lambda meter: meter.records)
@@ -244,9 +226,7 @@ MESSAGES_DUPLICATE = QUEUE.counter(
     lambda counts: counts.duplicates,
 )
 MESSAGES_UNREADABLE = QUEUE.counter(
-    "conduit_messages_unreadable_total",
-    "Messages of a queue that could not be parsed.",
-    attrgetter("unreadable"),
+    "conduit_messages_unreadable_total", "Messages of a queue that could not be parsed.", attrgetter("unreadable")
 )
 OBJECTS_FAILED = QUEUE.counter(
     "conduit_objects_failed_total", "Announced objects that could not be opened or read.", attrgetter("failed")
@@ -262,6 +242,13 @@ PROCESSOR_DURATION = PROCESSOR.histogram(
     lambda meter: meter.calls,
     labels=("pipeline_name", "processor", "component_id"),
     conduit=True,
+)
+
+STATE: MetricGroup[StateGauge] = MetricGroup("A processor", NODE, ("processor",), part=lambda meter: meter.state)
+STATE_KEYS = STATE.gauge("conduit_state_keys", "Keys in the state of a processor.", attrgetter("keys"))
+STATE_BYTES = STATE.gauge("conduit_state_bytes", "Keys and values of that state, in bytes.", attrgetter("bytes"))
+WATERMARK = STATE.gauge(
+    "conduit_watermark_timestamp_seconds", "Up to which time of records a window is whole.", attrgetter("watermark")
 )
 
 DESTINATION: MetricGroup[Meter] = MetricGroup("A destination", NODE, ("destination",))
@@ -338,10 +325,10 @@ TAP_DROPS = TAP.counter(
     conduit=True,
 )
 
-NODE_GROUPS: tuple[MetricGroup[Any], ...] = (SOURCE, LAG, QUEUE, PROCESSOR, DESTINATION, ANY_NODE)
+NODE_GROUPS: tuple[MetricGroup[Any], ...] = (SOURCE, LAG, QUEUE, PROCESSOR, STATE, DESTINATION, ANY_NODE)
 FLEET_GROUPS: tuple[MetricGroup[Fleet], ...] = (PROCESS, FLEET)
 PIPELINE_GROUPS: tuple[MetricGroup[Any], ...] = (PIPELINE, PROGRESS, HANDLER, DEAD_LETTERS)
-GROUPS: tuple[MetricGroup[Any], ...] = (*FLEET_GROUPS, *PIPELINE_GROUPS, *NODE_GROUPS, TAP)
+GROUPS: tuple[MetricGroup[Any], ...] = (*FLEET_GROUPS, EACH_PROCESS, *PIPELINE_GROUPS, *NODE_GROUPS, TAP)
 """In the order in which they are listed and served."""
 
 

@@ -1,16 +1,18 @@
 """The metrics of a fleet, read when they are asked for and written in the text format of Prometheus."""
 
+import os
 from collections.abc import Iterable, Mapping
 from functools import cache
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
 
+from conduit_py.child.supervisor import shared_processes
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.fleet import Fleet, Member
 from conduit_py.store.stored_letter import LetterCount, LetterState
 from conduit_py.stream.meter import Histogram, Meter, NodeKind
 from conduit_py.telemetry import metrics
-from conduit_py.telemetry.metric import Metric, Reading
+from conduit_py.telemetry.metric import Metric, PipelineSample, ProcessSample, Reading
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """The content type of `metrics_text`."""
@@ -38,6 +40,7 @@ def collect(fleet: Fleet) -> "MetricsText":
     text = MetricsText()
     # Nothing is awaited below, or counters of one scrape would be of different moments.
     text.add(FLEET_METRICS, fleet, {})
+    _add_processes(text, fleet)
     letters: dict[str, dict[LetterState, LetterCount]] = {}
     for count in fleet.letters.box.counts:
         letters.setdefault(count.pipeline, {})[count.state] = count
@@ -46,9 +49,20 @@ def collect(fleet: Fleet) -> "MetricsText":
     return text
 
 
+def _add_processes(text: "MetricsText", fleet: Fleet) -> None:
+    children = shared_processes(member.supervisor for member in fleet)
+    elsewhere = sum(child.runs for child in children.values())
+    # Not on Spark, whose pipelines have processes that are gone with them.
+    running = sum(member.running and member.pipeline.spark is None for member in fleet)
+    samples = {0: ProcessSample.of(os.getpid(), max(running - elsewhere, 0))}
+    samples |= {number: ProcessSample.of(child.pid, child.runs) for number, child in children.items()}
+    for number, sample in samples.items():
+        text.add(metrics.EACH_PROCESS.metrics, sample, {"process": str(number)})
+
+
 def _add_pipeline(text: "MetricsText", member: Member, letters: Mapping[LetterState, LetterCount]) -> None:
     name, progress = member.pipeline.id, member.progress()
-    sample = metrics.PipelineSample(member, progress, letters)
+    sample = PipelineSample(member, progress, letters)
     policy = member.pipeline.dead_letters.policy
     text.add(PIPELINE_METRICS, sample, {"pipeline_name": name, "plugin": policy.label})
     for node in member.graph.nodes:

@@ -178,7 +178,7 @@ class CdcWriter:
             else:
                 self._change(connection, operation, version)
         delta = sum(row["amount"] for row in self._rows.values()) - sum(row["amount"] for row in before.values())
-        ledger = {"id": number * WRITERS + self._index, "writer": self._index, "n": number, "delta": delta}
+        ledger = {"id": ledger_id(self._index, number), "writer": self._index, "n": number, "delta": delta}
         self._insert(connection, "cdc_ledger", ledger)
         execute(connection, f"UPDATE cdc_markers SET n = n + 1 WHERE id = {last}")
         if number > 1 and self._rng.random() < 0.1:
@@ -254,6 +254,15 @@ class CdcWriter:
             case _:
                 # Without a zone, as the column has none.
                 return datetime(2000, 1, 1) + timedelta(microseconds=rng.randrange(10**15))  # noqa: DTZ001
+
+
+def ledger_id(writer: int, number: int) -> int:
+    """The id in `cdc_ledger` of a transaction of a writer: the later, the lower.
+
+    So a snapshot in the order of keys has passed it, and ends. Writers go on as fast as their changes arrive: if later
+    rows were ahead of it, every chunk would have to be larger than what a slow pipeline delivers meanwhile.
+    """
+    return ANCHOR - number * WRITERS + writer
 
 
 def checksum_of(row: Row) -> str:

@@ -18,16 +18,8 @@ from typing import Any, ClassVar
 import httpx2
 import pytest
 
-from conduit_py.testing.server_process import (
-    LoopbackService,
-    fetch_by_maven,
-    free_port,
-    java_command,
-    mariadb_programs,
-    postgres_programs,
-    share_service,
-    stop_shared,
-)
+from conduit_py.testing.server_packages import fetch_by_maven, java_command, mariadb_programs, postgres_programs
+from conduit_py.testing.server_process import LoopbackService, free_port, share_service, stop_shared
 
 
 class PostgresServer(LoopbackService):

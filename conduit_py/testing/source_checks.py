@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import trio
@@ -166,7 +167,8 @@ async def starts_again_where_it_started(case: SourceCase) -> None:
         records = await source.read_all()
     async with opened_source(case, start) as source:
         again = await source.read_all(limit=None if case.bounded else len(records))
-    require(_content(again) == _content(records), f"opened at its start position {start!r}, it gives other records")
+    same = _are_equal(again, records, positions=True)
+    require(same, f"opened at its start position {start!r}, it gives other records")
 
 
 async def ends_and_stays_ended(case: SourceCase) -> None:
@@ -305,11 +307,10 @@ async def _resumes_after(case: SourceCase, records: list[Record], index: int) ->
 
 def _require_the_rest(case: SourceCase, got: list[Record], expected: list[Record], rule: str) -> None:
     """Require these records after a restart, with the same positions if the source is declared as repeatable."""
-    right = [each[1:] for each in _content(got)] == [each[1:] for each in _content(expected)]
+    right = _are_equal(got, expected, positions=False)
     require(right, f"{rule}, not {_describe([record.position for record in expected])}")
-    if case.connector.repeatable:
-        advice = "if no record can have the same position again, declare `repeatable = False`"
-        require(_content(got) == _content(expected), f"{rule}: the right records, with other positions; {advice}")
+    advice = "if no record can have the same position again, declare `repeatable = False`"
+    require(_are_same(case, got, expected), f"{rule}: the right records, with other positions; {advice}")
 
 
 def _require_schemas(readings: Sequence[Reading]) -> None:
@@ -333,13 +334,14 @@ async def _read_to_the_end(source: SourceDriver, ended: trio.Event) -> None:
 
 def _are_same(case: SourceCase, records: list[Record], others: list[Record]) -> bool:
     """Compare records, with their positions if the source is declared as repeatable."""
-    begin = 0 if case.connector.repeatable else 1
-    return [each[begin:] for each in _content(records)] == [each[begin:] for each in _content(others)]
+    return _are_equal(records, others, positions=case.connector.repeatable)
 
 
-def _content(records: list[Record]) -> list[tuple[object, ...]]:
+def _are_equal(records: list[Record], others: list[Record], *, positions: bool) -> bool:
     # Metadata may carry the time of reading, which is never the same twice.
-    return [(record.position, record.operation, record.key, record.payload) for record in records]
+    names = ("position", "operation", "key", "payload") if positions else ("operation", "key", "payload")
+    content = attrgetter(*names)
+    return list(map(content, records)) == list(map(content, others))
 
 
 def _describe(positions: list[bytes]) -> str:

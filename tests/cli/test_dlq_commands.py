@@ -51,6 +51,7 @@ def test_letters_are_listed_counted_shown_edited_replayed_and_discarded(odd: "Se
     listed = odd("dlq", "list")
     causes = odd("dlq", "list", "--causes", "--pipeline", "odd", "--since", "1h")
     letters = odd.json("dlq", "list")["letters"]
+    large = odd.json("dlq", "list", "--when", "payload.number > 6")["letters"]
     nine, six, three = (letter["id"] for letter in letters)
     shown = odd("dlq", "show", nine)
     record = odd.json("dlq", "show", nine)["record"]
@@ -64,6 +65,7 @@ def test_letters_are_listed_counted_shown_edited_replayed_and_discarded(odd: "Se
     odd("pipelines", "start", "odd")
     odd.until("odd", lambda shown: shown["status"] == "completed")
 
+    assert large == letters[:1]
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["LETTER", nine, six, three]
     assert "row 9: divisible by three" in listed.stdout
     assert causes.stdout.splitlines()[1].split()[:3] == ["3", "odd", "check"]

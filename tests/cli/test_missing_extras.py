@@ -93,3 +93,20 @@ def test_a_pipeline_in_yaml_says_what_to_install(
     assert done.returncode in (2, 3)
     assert f"pip install 'conduit-dataflow[{extra}]'" in done.stderr
     assert package in done.stderr
+
+
+def test_a_plugin_that_is_broken_hides_no_other(command: "Command") -> None:
+    package = command.folder / "site" / "broken-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    lines = ["[conduit_py.sources]", "gone = broken:Gone", "number = broken:NUMBER"]
+    (package / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    (package.parent / "broken.py").write_text("NUMBER = 1\n")
+    # Not a forked process: it would know the packages of the one that it is a copy of.
+    program = [sys.executable, "-c", "from conduit_py.cli.main import main; main()", "plugins", "list"]
+    done = subprocess.run(program, env=os.environ | {"PYTHONPATH": str(package.parent)}, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert "the source plugin 'gone' cannot be loaded: AttributeError" in done.stdout
+    assert "broken:NUMBER is no class" in done.stdout
+    assert "One record per line of a file" in done.stdout

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -395,3 +396,17 @@ def test_fresh_says_that_it_delivers_everything_again(command: "Command") -> Non
 
     assert "--fresh reads and delivers everything again, also what destinations already have" in again.stdout
     assert command.numbers() == [1, 2, 3, 4, 5] * 2
+
+
+def test_nothing_is_printed_about_leaks_of_duckdb(command: "Command") -> None:
+    command.write(
+        "from conduit_py import Pipeline\n"
+        "from conduit_connectors import duckdb, memory\n"
+        'out = duckdb.Destination(path="out.duckdb", table="t")\n'
+        'pipeline = Pipeline("p", sources={"in": memory.Source(records=[{"n": 1}])}, destinations={"out": out})\n'
+    )
+    program = [sys.executable, "-c", "from conduit_py.cli.main import main; main()", "run", "orders.py"]
+    done = subprocess.run(program, cwd=command.folder, capture_output=True, text=True)
+
+    assert done.returncode == 0
+    assert "leaked" not in done.stderr

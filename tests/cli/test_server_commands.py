@@ -413,7 +413,7 @@ def test_a_snapshot_is_requested_of_a_running_source(serving: "Serving") -> None
     assert "count does not read snapshots on request [snapshot.refused]" in unable.stderr
 
 
-def test_without_httpx_it_says_what_to_install() -> None:
+def test_without_httpx2_it_says_what_to_install() -> None:
     script = "import sys\nsys.modules['httpx2'] = None\nfrom conduit_py.cli.main import answer\n"
     line = [sys.executable, "-c", script + "sys.exit(answer(['pipelines', 'list']))"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)

@@ -48,7 +48,9 @@ def test_records_are_shown_with_what_the_node_changed(serving: "Serving") -> Non
 def test_events_are_json_lines_for_programs(serving: "Serving") -> None:
     (serving.folder / "doubled.py").write_text(DOUBLED)
     serving.start()
-    done = serving("tap", "doubled", "double", "--json", "--limit", "3", "--rate", "100")
+    done = serving(
+        "tap", "doubled", "double", "--json", "--limit", "3", "--rate", "100", "--when", "payload.number % 2 == 0"
+    )
     events = [json.loads(line) for line in done.stdout.splitlines()]
 
     assert done.returncode == 0
@@ -56,6 +58,7 @@ def test_events_are_json_lines_for_programs(serving: "Serving") -> None:
     for event in events:
         before, after = event["before"]["payload"]["after"], event["after"][0]["payload"]["after"]
         assert after == {**before, "double": 2 * before["number"]}
+        assert before["number"] % 2 == 0
 
 
 def test_ctrl_c_leaves_in_peace_and_a_server_that_ends_ends_it(serving: "Serving") -> None:

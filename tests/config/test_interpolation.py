@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py.config.interpolation import FILE_SIZE_MAX, InterpolationProblem, Interpolator
+from conduit_py.config.interpolation import InterpolationProblem, Interpolator
 from conduit_py.redaction import Secrets
+from conduit_py.sdk.secrets import SIZE_MAX
 
 ENVIRONMENT = {"USER_NAME": "admin", "EMPTY": "", "PASSWORD": "pa$$word ${USER_NAME}"}
 
@@ -148,12 +149,12 @@ def test_in_texts_that_are_no_settings_only_dollars_mean_something() -> None:
 def test_secret_files_must_be_text_of_a_reasonable_size(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "empty").write_text("\n")
-    (tmp_path / "large").write_bytes(b"x" * (FILE_SIZE_MAX + 1))
+    (tmp_path / "large").write_bytes(b"x" * (SIZE_MAX + 1))
 
     for name, message in (
         ("binary", "is not UTF-8 text"),
         ("empty", "is empty"),
-        ("large", f"is larger than {FILE_SIZE_MAX} bytes"),
+        ("large", f"is larger than {SIZE_MAX} bytes"),
     ):
         resolved = interpolator(tmp_path).resolve_setting(f"file:./{name}")
         assert resolved.problems == [InterpolationProblem(f"the secret in {tmp_path / name} {message}")]

@@ -57,3 +57,6 @@ def test_what_cannot_run_on_spark_is_told_when_the_file_is_read(load: Load, said
     shared = load(document("engine: spark").replace("source, plugin: file", "source, plugin: sqlite.queue"))
 
     assert any("shares its work with other processes by leases" in each for each in said(shared)), said(shared)
+
+    clock = load(document("engine: spark").replace("file, settings: {path: ./in.txt}", "clock"))
+    assert any("ends with the other sources" in each for each in said(clock)), said(clock)

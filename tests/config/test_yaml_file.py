@@ -239,7 +239,7 @@ pipelines:
         "(keys are id, type, plugin, name, settings, processors, rate, atomic, schedule, timezone, window, batch-size, "
         "batch-bytes, batch-seconds)",
         "warning: pipelines.yaml:13:33: pipelines.a.processors.p.when: there is no such key, so it has no effect "
-        "(keys are id, plugin, condition, settings, workers, type)",
+        "(did you mean 'where'?)",
         "warning: pipelines.yaml:15:7: pipelines.a.dead-letter-queue.window_size: there is no such key, so it has no "
         "effect (did you mean 'window-size'?)",
     ]

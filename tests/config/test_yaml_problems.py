@@ -62,6 +62,20 @@ def test_a_misspelt_type_of_a_connector_has_a_suggestion(load: Load, said: Said)
     )
 
 
+def test_workers_run_in_threads_or_in_processes(load: Load, said: Said) -> None:
+    text = (
+        "version: 2.2\npipelines:\n  - id: p\n    connectors:\n"
+        "      - {id: in, type: source, plugin: generator}\n      - {id: out, type: destination, plugin: log}\n"
+        "    processors:\n      - {id: q, plugin: filter, workers: 2, where: WHERE}\n"
+    )
+
+    (loaded,) = load(text.replace("WHERE", "process")).pipelines
+    assert [(each.workers, each.where) for each in loaded.pipeline.processors] == [(2, "process")]
+    assert said(load(text.replace("WHERE", "cloud"))) == [
+        "pipelines.yaml:8: pipelines.p.processors.q.where: must be thread or process, not 'cloud'"
+    ]
+
+
 def test_all_mistakes_are_reported_at_once_with_line_and_suggestion(load: Load, said: Said) -> None:
     loaded = load(MISTAKES)
 

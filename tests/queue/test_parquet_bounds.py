@@ -241,6 +241,6 @@ def test_a_pipeline_with_a_slow_destination_stays_bounded(tmp_path: Path) -> Non
     assert ended.stdout, ended.stderr
     count, peak = map(int, ended.stdout.split()[:2])
 
-    # The rows are 486 MiB.
+    # All rows together would take 486 MiB: without a limit on what is in flight, they would be held.
     assert count >= 1800
     assert peak < 300

@@ -37,6 +37,8 @@ def test_nothing_one_sends_is_answered_otherwise_than_documented(server: "Server
     # The streams are left out, for they do not end.
     streams = ["--exclude-path", "/api/v1/live", "--exclude-path-regex", "/tap$"]
     options = [*streams, "--max-examples", "15", "--generation-deterministic", "--no-color"]
+    # A busy machine is slow to import all plugins for its list of them.
+    options += ["--request-timeout", "120"]
     done = subprocess.run(
         [*line, *options], cwd=server.folder, env={**os.environ, "COLUMNS": "150"}, capture_output=True, text=True
     )

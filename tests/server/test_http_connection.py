@@ -10,7 +10,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trio.testing import MockClock
 
 from conduit_py.server.http_connection import GONE_SECONDS, HEAD_SECONDS, serve_http
-from conduit_py.server.limits import ADMIT, CLIENT_READ_SECONDS, ConnectionLimit, LimitedConnection
+from conduit_py.server.limits import (
+    ADMIT,
+    CLIENT_BYTES_PER_SECOND,
+    CLIENT_READ_SECONDS,
+    ConnectionLimit,
+    LimitedConnection,
+)
 
 HEAD = b"Host: localhost\r\n"
 GET = b"GET /a%20b?c=d HTTP/1.1\r\n" + HEAD + b"\r\n"
@@ -222,7 +228,24 @@ async def test_a_client_that_reads_too_slowly_is_dropped_with_its_answer_half_se
                 await trio.sleep(1)
 
     assert received < 50_000_000
-    assert trio.current_time() < 10 * CLIENT_READ_SECONDS
+    # What was under way it reads after that, a second for each piece.
+    assert trio.current_time() < CLIENT_READ_SECONDS + 50_000_000 / CLIENT_BYTES_PER_SECOND + 20
+
+
+async def test_a_client_that_reads_slowly_but_steadily_gets_a_large_answer_whole(autojump_clock: MockClock) -> None:
+    async def send_all(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"8000000")]})
+        await send({"type": "http.response.body", "body": b"x" * 8_000_000})
+
+    async with connected(send_all) as client:
+        await client.send_all(LAST_GET)
+        received = 0
+        while chunk := await client.receive_some(CLIENT_BYTES_PER_SECOND):
+            received += len(chunk)
+            await trio.sleep(len(chunk) / CLIENT_BYTES_PER_SECOND)
+
+    assert received > 8_000_000
+    assert trio.current_time() > CLIENT_READ_SECONDS
 
 
 async def test_an_answer_that_is_cut_short_does_not_look_whole(autojump_clock: MockClock) -> None:

@@ -67,6 +67,7 @@ class Shop:
 
 @pytest.fixture
 async def shop(autojump_clock: MockClock, open_site: "OpenSite") -> AsyncIterator[Shop]:
+    """For tests that ask for `autojump_clock` themselves: only then is it the clock of the test."""
     async with open_site() as site:
         yield await Shop("shop", site, {1, 2, 4}).run()
 
@@ -77,7 +78,7 @@ async def listed(site: "Site", **query: Any) -> list[dict[str, Any]]:
     return list(answer.json()["letters"])
 
 
-async def test_letters_are_listed_newest_first_without_their_records(shop: Shop) -> None:
+async def test_letters_are_listed_newest_first_without_their_records(autojump_clock: MockClock, shop: Shop) -> None:
     letters = await listed(shop.site)
 
     assert [letter["error"] for letter in letters] == [f"row {number}: bad price" for number in (4, 2, 1)]
@@ -87,7 +88,7 @@ async def test_letters_are_listed_newest_first_without_their_records(shop: Shop)
     assert all("record" not in letter for letter in letters)
 
 
-async def test_a_list_is_narrowed_down_and_turned_page_by_page(shop: Shop) -> None:
+async def test_a_list_is_narrowed_down_and_turned_page_by_page(autojump_clock: MockClock, shop: Shop) -> None:
     first = (await shop.site.client.get(LETTERS, params={"limit": 2})).json()
     second = (await shop.site.client.get(LETTERS, params={"limit": 2, "cursor": first["next"]})).json()
 
@@ -99,7 +100,7 @@ async def test_a_list_is_narrowed_down_and_turned_page_by_page(shop: Shop) -> No
     assert await listed(shop.site, until=1) == []
 
 
-async def test_causes_are_counted(shop: Shop) -> None:
+async def test_causes_are_counted(autojump_clock: MockClock, shop: Shop) -> None:
     (cause,) = (await shop.site.client.get(f"{LETTERS}/causes")).json()["causes"]
 
     assert (cause["pipeline"], cause["node"], cause["cause"], cause["count"]) == (
@@ -111,7 +112,7 @@ async def test_causes_are_counted(shop: Shop) -> None:
     assert len(await listed(shop.site, cause=cause["cause"])) == 3
 
 
-async def test_a_letter_is_shown_with_its_record_and_its_history(shop: Shop) -> None:
+async def test_a_letter_is_shown_with_its_record_and_its_history(autojump_clock: MockClock, shop: Shop) -> None:
     id = (await listed(shop.site))[-1]["id"]
     letter = (await shop.site.client.get(f"{LETTERS}/{id}")).json()
 
@@ -123,7 +124,7 @@ async def test_a_letter_is_shown_with_its_record_and_its_history(shop: Shop) -> 
     assert letter["bytes"] == (await listed(shop.site))[-1]["bytes"]
 
 
-async def test_an_edit_changes_what_it_says_and_nothing_else(shop: Shop) -> None:
+async def test_an_edit_changes_what_it_says_and_nothing_else(autojump_clock: MockClock, shop: Shop) -> None:
     id = (await listed(shop.site))[-1]["id"]
     record = (await shop.site.client.get(f"{LETTERS}/{id}")).json()["record"]
     record["payload"]["after"]["n"] = 100
@@ -137,7 +138,9 @@ async def test_an_edit_changes_what_it_says_and_nothing_else(shop: Shop) -> None
     assert kept.record.position == b"1"
 
 
-async def test_a_letter_with_text_that_json_cannot_carry_is_shown_and_edited_all_the_same(shop: Shop) -> None:
+async def test_a_letter_with_text_that_json_cannot_carry_is_shown_and_edited_all_the_same(
+    autojump_clock: MockClock, shop: Shop
+) -> None:
     id = (await listed(shop.site))[-1]["id"]
     edit = b'{"record": {"metadata": {"half": "\\ud800"}, "payload": {"after": {"n": "\\udcff"}}}}'
     answer = await shop.site.client.put(
@@ -164,7 +167,9 @@ async def test_a_letter_with_text_that_json_cannot_carry_is_shown_and_edited_all
         ({"metadata": {"a": 1}}, "metadata"),
     ],
 )
-async def test_what_is_no_record_is_refused_by_name(shop: Shop, record: Any, named: str) -> None:
+async def test_what_is_no_record_is_refused_by_name(
+    autojump_clock: MockClock, shop: Shop, record: Any, named: str
+) -> None:
     id = (await listed(shop.site))[0]["id"]
     answer = await shop.site.client.put(f"{LETTERS}/{id}/record", json={"record": record})
 
@@ -173,7 +178,7 @@ async def test_what_is_no_record_is_refused_by_name(shop: Shop, record: Any, nam
     assert (await listed(shop.site))[0]["edited"] is False
 
 
-async def test_a_dry_run_says_what_would_happen_and_changes_nothing(shop: Shop) -> None:
+async def test_a_dry_run_says_what_would_happen_and_changes_nothing(autojump_clock: MockClock, shop: Shop) -> None:
     answer = (await shop.site.client.post(f"{LETTERS}/replay", json={"filter": {}, "dry_run": True})).json()
 
     assert answer["queued"] == 3
@@ -182,7 +187,9 @@ async def test_a_dry_run_says_what_would_happen_and_changes_nothing(shop: Shop) 
     assert shop.site.log.numbers("shop-lake") == [0, 3, 5]
 
 
-async def test_a_replay_delivers_each_letter_once_however_often_it_is_asked_for(shop: Shop) -> None:
+async def test_a_replay_delivers_each_letter_once_however_often_it_is_asked_for(
+    autojump_clock: MockClock, shop: Shop
+) -> None:
     ids = [letter["id"] for letter in await listed(shop.site)]
     shop.bad.clear()
     answers = [
@@ -198,7 +205,7 @@ async def test_a_replay_delivers_each_letter_once_however_often_it_is_asked_for(
     assert await listed(shop.site) == []
 
 
-async def test_letters_of_a_stopped_pipeline_wait_for_its_start(shop: Shop) -> None:
+async def test_letters_of_a_stopped_pipeline_wait_for_its_start(autojump_clock: MockClock, shop: Shop) -> None:
     fleet = shop.site.service.fleet
     fleet.stop("shop")
     await shop.site.settled()
@@ -219,7 +226,7 @@ async def test_letters_of_a_stopped_pipeline_wait_for_its_start(shop: Shop) -> N
     assert await listed(shop.site) == []
 
 
-async def test_letters_that_cannot_be_sent_say_why(shop: Shop) -> None:
+async def test_letters_that_cannot_be_sent_say_why(autojump_clock: MockClock, shop: Shop) -> None:
     fleet = shop.site.service.fleet
     elsewhere = Shop("shop", shop.site, set(), dead_letters=DeadLetters("drop"))
     answers = []
@@ -238,7 +245,7 @@ async def test_letters_that_cannot_be_sent_say_why(shop: Shop) -> None:
     ]
 
 
-async def test_letters_are_discarded_by_id_or_filter(shop: Shop) -> None:
+async def test_letters_are_discarded_by_id_or_filter(autojump_clock: MockClock, shop: Shop) -> None:
     ids = [letter["id"] for letter in await listed(shop.site)]
 
     async def discard(**request: Any) -> int:
@@ -253,7 +260,7 @@ async def test_letters_are_discarded_by_id_or_filter(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("request_body", [{}, {"ids": [], "filter": {}}, {"ids": ["../x"]}, {"filter": {"what": 1}}])
-async def test_a_request_must_say_which_letters(shop: Shop, request_body: Any) -> None:
+async def test_a_request_must_say_which_letters(autojump_clock: MockClock, shop: Shop, request_body: Any) -> None:
     statuses = [
         (await shop.site.client.post(f"{LETTERS}/{what}", json=request_body)).status_code
         for what in ("replay", "discard")
@@ -263,7 +270,7 @@ async def test_a_request_must_say_which_letters(shop: Shop, request_body: Any) -
     assert len(await listed(shop.site)) == 3
 
 
-async def test_an_unknown_letter_is_not_found(shop: Shop) -> None:
+async def test_an_unknown_letter_is_not_found(autojump_clock: MockClock, shop: Shop) -> None:
     answer = await shop.site.client.get(f"{LETTERS}/{'a' * 16}")
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "dead_letter.unknown")
@@ -332,7 +339,49 @@ async def test_a_server_forgets_old_letters_of_pipelines_that_do_not_run(
     assert (before, after) == (1, 0)
 
 
-async def test_letters_are_counted_in_the_metrics(shop: Shop) -> None:
+async def test_a_condition_on_the_record_selects_letters(autojump_clock: MockClock, shop: Shop) -> None:
+    large = {"when": "payload.n > 1"}
+    found = await listed(shop.site, **large)
+    page = (await shop.site.client.get(LETTERS, params={**large, "limit": 1})).json()
+    causes = await shop.site.client.get(f"{LETTERS}/causes", params=large)
+    replay = await shop.site.client.post(f"{LETTERS}/replay", json={"filter": large, "dry_run": True})
+    discarded = await shop.site.client.post(f"{LETTERS}/discard", json={"filter": {**large, "text": "row 4"}})
+
+    assert [letter["error"] for letter in found] == ["row 4: bad price", "row 2: bad price"]
+    assert (len(page["letters"]), page["total"]) == (1, 2)
+    assert sum(each["count"] for each in causes.json()["causes"]) == 2
+    assert replay.json()["queued"] == 2
+    assert discarded.json() == {"discarded": 1}
+    assert [letter["error"] for letter in await listed(shop.site)] == ["row 2: bad price", "row 1: bad price"]
+    # A condition that has no value for a record is not true for it.
+    assert await listed(shop.site, when="payload.nothing > 1") == []
+
+
+async def test_a_wrong_condition_is_named(autojump_clock: MockClock, shop: Shop) -> None:
+    wrong = await shop.site.client.get(LETTERS, params={"when": "payload.n >"})
+    unknown = await shop.site.client.post(f"{LETTERS}/discard", json={"filter": {"when": "order.n > 1"}})
+
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (409, unknown.json()["error"]["code"])
+    assert "is no CEL" in unknown.json()["error"]["message"]
+
+
+async def test_a_condition_tells_nothing_to_those_who_may_not_see_records(
+    autojump_clock: MockClock, open_site: "OpenSite", guarded: Policy, tokens: dict[Role, str]
+) -> None:
+    async with open_site(policy=guarded) as site:
+        await Shop("shop", site, {1}).run()
+        answers = {
+            role: await site.client.get(
+                LETTERS, params={"when": "payload.n == 1"}, headers={"authorization": f"Bearer {token}"}
+            )
+            for role, token in tokens.items()
+        }
+
+    assert answers[Role.READ].status_code == 403
+    assert answers[Role.OPERATE].json()["total"] == 1
+
+
+async def test_letters_are_counted_in_the_metrics(autojump_clock: MockClock, shop: Shop) -> None:
     await shop.site.client.post(f"{LETTERS}/replay", json={"filter": {"text": "row 2"}})
     await shop.site.settled()
     shop.bad.discard(1)
@@ -346,7 +395,7 @@ async def test_letters_are_counted_in_the_metrics(shop: Shop) -> None:
     assert 'conduit_dead_letters_bytes{pipeline_name="shop"} 0' not in text
 
 
-async def test_clients_take_no_threads_from_pipelines(shop: Shop) -> None:
+async def test_clients_take_no_threads_from_pipelines(autojump_clock: MockClock, shop: Shop) -> None:
     begun, go_on = trio.Event(), threading.Event()
 
     def redact_slowly(text: str) -> str:

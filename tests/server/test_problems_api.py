@@ -192,6 +192,10 @@ async def test_the_document_describes_every_route_and_its_errors(
         for method, answers in ((method, each["responses"]) for method, each in methods.items())
     ]
     assert len(operations) >= 24
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    # This server has no tokens, so none is needed.
+    assert document["paths"]["/api/v1/pipelines"]["get"]["security"] == [{"token": []}, {}]
+    assert "security" not in document["paths"]["/healthz"]["get"]
     for path, method, answers in operations:
         assert {"400", "401", "403", "413", "422", "500"} <= set(answers), (path, method)
         for status, answer in answers.items():

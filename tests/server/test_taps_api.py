@@ -180,6 +180,23 @@ async def test_one_tap_too_many_is_refused_until_another_ends(autojump_clock: Mo
     assert later.status == 200
 
 
+async def test_a_tap_shows_only_what_its_condition_is_true_for(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a", records=6) as site, trio.open_nursery() as nursery:
+        client = Client(site, "to", b"when=payload.n%20%25%202%20%3D%3D%201")
+        nursery.start_soon(client.watch)
+        await trio.sleep(1)
+        site.service.fleet.start("a")
+        await trio.sleep(1)
+        wrong = await site.client.get("/api/v1/pipelines/a/nodes/to/tap", params={"when": "payload.n >"})
+        site.service.closing.set()
+
+    assert [each["before"]["payload"]["after"]["n"] for each in client.records] == [1, 3, 5]
+    assert wrong.status_code == 409
+    assert "is no CEL" in wrong.json()["error"]["message"]
+
+
 async def test_what_cannot_be_tapped_is_named(autojump_clock: MockClock, open_site: "OpenSite") -> None:
     async with open_site("a") as site:
         unknown = await site.client.get("/api/v1/pipelines/a/nodes/nowhere/tap")

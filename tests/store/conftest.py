@@ -10,8 +10,9 @@ import psycopg
 import pytest
 import trio
 
-from conduit_py.spark.child.process import TO_CHILD, TO_SERVER, ChildLink, StoreCall, StoreReply
-from conduit_py.spark.child.store import ChildStore, answer_call
+from conduit_py.child.link import TO_CHILD, TO_SERVER, StoreCall, StoreReply
+from conduit_py.child.store import ChildStore, answer_call
+from conduit_py.owned_process import ChildLink
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.postgres.store import PostgresStore
 from conduit_py.store.sqlite.database import StateDatabase
@@ -72,6 +73,7 @@ async def _forwarded(behind: Store) -> AsyncIterator[Store]:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
+        nursery.start_soon(store.forward_saves)
         nursery.start_soon(listen)
         yield store
         nursery.cancel_scope.cancel()

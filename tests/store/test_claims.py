@@ -3,9 +3,9 @@
 import pytest
 import trio
 
+from conduit_py.child.store import ChildStore
 from conduit_py.errors import Fenced, Repeated, StaleToken
 from conduit_py.positions import HistoryPoint, PositionHistory
-from conduit_py.spark.child.store import ChildStore
 from conduit_py.store.claim import Changes, ClaimState, Intent, OutOfStep, ShardChange
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store

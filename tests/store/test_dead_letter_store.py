@@ -7,10 +7,10 @@ import pytest
 import trio
 
 from conduit_py.batch import MessageId, Piece
+from conduit_py.child.store import ChildStore
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import EnvironmentUnfit, LetterBusy, LetterUnknown, StateFailed
 from conduit_py.record import Operation, Payload, Record
-from conduit_py.spark.child.store import ChildStore
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.sqlite.store import SqliteStore

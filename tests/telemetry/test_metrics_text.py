@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from conduit_processors import window
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
-from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Retry, Source, processor
+from conduit_py import DeadLetters, Destination, Pipeline, Processor, Record, Recovery, Retry, Source, processor
 from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.sdk import Lag, QueueCounts
@@ -21,6 +22,7 @@ from conduit_py.telemetry import metrics
 from conduit_py.telemetry.export import reference_page
 from conduit_py.telemetry.metrics_text import MetricsText, labels_text, metrics_text
 from conduit_py.testing import Block, EventLog, Fail, ScriptedDestination, ScriptedSource
+from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -60,6 +62,18 @@ def pipeline(
     )
 
 
+def windowed() -> Pipeline:
+    """One window of three records, which is open: in the state there are the window and the watermark."""
+    records = [Record.of({"n": number, "t": number}) for number in range(3)]
+    return Pipeline(
+        "windowed",
+        sources=[Source("from", ScriptedSource(records=records, bounded=False))],
+        processors=[Processor("window", window.Tumbling(time="t", size_seconds=60))],
+        destinations=[Destination("to", FakeStagedDestination(storage=FakeStorage()))],
+        delivery="exactly_once",
+    )
+
+
 async def looked_at(*pipelines: Pipeline, after_seconds: float) -> str:
     """The text after so many seconds of virtual time."""
     async with trio.open_nursery() as nursery:
@@ -86,7 +100,7 @@ def value(seen: Series, name: str, **labels: str) -> float:
 
 
 async def test_every_metric_of_the_table_is_served_with_its_labels_and_none_besides(autojump_clock: MockClock) -> None:
-    text = await looked_at(pipeline("p", EventLog(), bounded=False), after_seconds=10)
+    text = await looked_at(pipeline("p", EventLog(), bounded=False), windowed(), after_seconds=10)
     served: dict[str, set[str]] = {}
     for name, labels in series(text):
         if name.startswith("conduit_"):
@@ -118,6 +132,15 @@ async def test_counters_say_what_became_of_every_record(autojump_clock: MockCloc
     assert value(seen, "conduit_leases_extended_total", **source) == 2
     assert value(seen, "conduit_objects_failed_total", **source) == 7
     assert value(seen, "conduit_processors", type="pick") == 1
+
+
+async def test_the_state_and_the_watermark_of_a_window(autojump_clock: MockClock) -> None:
+    seen = series(await looked_at(windowed(), after_seconds=10))
+    node = {"pipeline_name": "windowed", "node": "window"}
+
+    assert value(seen, "conduit_state_keys", **node) == 2
+    assert 20 < value(seen, "conduit_state_bytes", **node) < 200
+    assert value(seen, "conduit_watermark_timestamp_seconds", **node) == 2
 
 
 async def test_a_held_up_pipeline_says_what_it_waits_for_and_for_how_long(autojump_clock: MockClock) -> None:

@@ -20,6 +20,7 @@ from conduit_py.testing.cdc_tables import (
     find_torn_pair,
     find_torn_sum,
     first_difference,
+    ledger_id,
 )
 
 CHECKS = (find_gap, find_mangled, find_torn_pair, find_torn_sum)
@@ -106,7 +107,7 @@ def test_a_value_that_changed_on_its_way_is_found(tables: Tables) -> None:
 
 
 def test_a_missing_transaction_is_found(tables: Tables) -> None:
-    del tables["cdc_ledger"][7 * WRITERS + 1]
+    del tables["cdc_ledger"][ledger_id(1, 7)]
     last = max(row["n"] for row in tables["cdc_ledger"].values() if row["writer"] == 1)
 
     assert find_gap(tables) == f"transaction 7 of writer 1 is missing, and {last} is there"
@@ -143,6 +144,14 @@ def test_repeated_deliveries_are_in_order_as_long_as_no_version_is_new() -> None
     assert find_disorder([*versions, CdcApplied("cdc_rows", 4, 0)], known=None) == (
         "version 0 of the row 4 of cdc_rows was written first after 4"
     )
+
+
+def test_later_transactions_are_behind_a_snapshot_in_the_order_of_keys() -> None:
+    ids = [ledger_id(writer, number) for number in range(1, 5) for writer in reversed(range(WRITERS))]
+
+    assert ids == sorted(set(ids), reverse=True)
+    assert max(ids) < ANCHOR
+    assert [each % WRITERS for each in ids[:WRITERS]] == list(reversed(range(WRITERS)))
 
 
 def test_a_transaction_that_is_delivered_twice_is_found_unless_it_may_be() -> None:

@@ -1,4 +1,4 @@
-"""The files of a state directory: StateLock, by which one process owns it, and the rescue of a file after a disk error.
+"""The files of a state directory: StateLock, by which one process owns it; its backup; rescue after a disk error.
 
 After a failed fsync it is unknown which pages of a file are on the disk: the system may have dropped some and
 marked them clean, so that a later fsync succeeds and proves nothing. What the open connection shows is still
@@ -10,12 +10,17 @@ import errno
 import fcntl
 import os
 import sqlite3
+import time
 import weakref
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from conduit_py import crash_point
 from conduit_py.errors import EnvironmentUnfit, StateLocked
+
+UNFINISHED_RESTORE = "restore.unfinished"
+"""A folder that exists from the beginning of a restore to its end."""
 
 
 class StateLock:
@@ -31,7 +36,23 @@ class StateLock:
 
     @classmethod
     def acquire(cls, directory: Path) -> "StateLock":
-        """Lock an existing directory, or raise StateLocked naming the process that has it."""
+        """Lock an existing directory, or raise StateLocked naming the process that has it.
+
+        Raises EnvironmentUnfit if a restore was begun here and not finished.
+        """
+        lock = cls.acquire_to_restore(directory)
+        if (directory / UNFINISHED_RESTORE).exists():
+            lock.release()
+            # Without its files a pipeline would start from the beginning, with some of them lose dead letters.
+            raise EnvironmentUnfit(
+                f"state directory {directory} holds half of a restored state",
+                suggestion="repeat `conduit-py state restore`: it begins again",
+            )
+        return lock
+
+    @classmethod
+    def acquire_to_restore(cls, directory: Path) -> "StateLock":
+        """Lock an existing directory as `acquire` does, also after half a restore."""
         try:
             descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -98,6 +119,78 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+CLOSE_WAIT_SECONDS = 5.0
+"""How long a store that closes waits for a backup, so that the backup need not begin again."""
+
+
+@contextmanager
+def appending_only_under_backup(connection: sqlite3.Connection, directory: Path) -> Iterator[None]:
+    """Commit within the block. While a backup copies the files, that only appends to the log."""
+    descriptor, permitted = _lock_checkpoints(directory, fcntl.LOCK_SH, 0.0)
+    try:
+        if permitted:
+            yield
+            return
+        [(pages,)] = connection.execute("PRAGMA wal_autocheckpoint").fetchall()
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        try:
+            yield
+        finally:
+            connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def after_backup(directory: Path) -> Iterator[None]:
+    """Close a database within the block, which checkpoints: after a backup, unless that takes long."""
+    descriptor, _ = _lock_checkpoints(directory, fcntl.LOCK_SH, CLOSE_WAIT_SECONDS)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def hold_checkpoints(directory: Path, wait_seconds: float = 30.0) -> Iterator[None]:
+    """Keep the process that uses a state directory from checkpoints. It commits as before.
+
+    The lock is on the directory itself and ends with the process. If another backup has it for too long, this one
+    goes on without: it notices when the files change.
+    """
+    descriptor, _ = _lock_checkpoints(directory, fcntl.LOCK_EX, wait_seconds)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock_checkpoints(directory: Path, kind: int, wait_seconds: float) -> tuple[int | None, bool]:
+    """Return a descriptor to close afterwards, and whether the lock was had: a checkpoint spoils a backup."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        if kind == fcntl.LOCK_EX:
+            raise
+        # Without descriptors left commits must go on. A backup notices a checkpoint, and copies again.
+        return None, True
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return descriptor, True
+        except OSError as error:
+            # A file system without such locks has no backup that could hold one.
+            if error.errno != errno.EWOULDBLOCK:
+                return descriptor, True
+            if time.monotonic() >= deadline:
+                return descriptor, False
+        time.sleep(0.005)
 
 
 _COMPANIONS = ("-wal", "-shm", "-journal")

@@ -22,6 +22,7 @@ from conduit_py.store.sqlite.database import (
     survive_forks,
     use_error,
 )
+from conduit_py.store.sqlite.files import after_backup, appending_only_under_backup
 from conduit_py.store.sqlite.tables import SqliteSession
 
 T = TypeVar("T")
@@ -139,7 +140,9 @@ class _LettersFile:
         with self._lock:
             self._closed = True
             if self._opened is not None:
-                self._opened.connection.close()
+                # The last connection to close checkpoints.
+                with after_backup(self._file.parent):
+                    self._opened.connection.close()
                 self._opened = None
 
     def _open(self, *, create: bool) -> "_Opened | None":
@@ -159,11 +162,12 @@ class _LettersFile:
     def _transact(self, opened: "_Opened", work: Callable[[SqlLetters], T]) -> T:
         connection = opened.connection
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            result = work(opened.letters)
-            reach("letters.before_commit")
-            connection.execute("COMMIT")
-            reach("letters.after_commit")
+            with appending_only_under_backup(connection, self._file.parent):
+                connection.execute("BEGIN IMMEDIATE")
+                result = work(opened.letters)
+                reach("letters.before_commit")
+                connection.execute("COMMIT")
+                reach("letters.after_commit")
             return result
         except BaseException as error:
             self._roll_back(connection, error)

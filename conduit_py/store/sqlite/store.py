@@ -15,6 +15,7 @@ from conduit_py import crash_point
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.owned_thread import GroupThread, Request
 from conduit_py.store.sqlite.database import STATE, StateDatabase, use_error
+from conduit_py.store.sqlite.files import after_backup, appending_only_under_backup
 from conduit_py.store.sqlite.letters import CLOSE_SECONDS, SqliteDeadLetterStore
 from conduit_py.store.sqlite.tables import SqliteSession, SqliteTables
 from conduit_py.store.store import Kind, Store, StoredEntry
@@ -149,7 +150,12 @@ class GroupCommitter:
             if isinstance(request, _Look):
                 request.answer = self._read(request.work)
             elif isinstance(request, _Close):
-                request.answer = outcome.capture(self._database.close)
+                request.answer = outcome.capture(self._close)
+
+    def _close(self) -> None:
+        # The last connection to close checkpoints.
+        with after_backup(self._database.file.parent):
+            self._database.close()
 
     def _commit(self, writes: "list[_Save | _Work]") -> None:
         if self._broken is not None and not self._try_rescue(self._broken):
@@ -157,7 +163,8 @@ class GroupCommitter:
                 request.answer = outcome.Error(self._broken_error(self._broken))
             return
         try:
-            self._transact(list(_steps(writes)))
+            with appending_only_under_backup(self._database.connection, self._database.file.parent):
+                self._transact(list(_steps(writes)))
         # Whatever the error is, it must reach the tasks that wait, or they wait for ever.
         except Exception as error:
             self._roll_back(error)

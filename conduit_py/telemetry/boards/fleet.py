@@ -150,6 +150,35 @@ RUNTIME = Board(
                 (f"(time() - process_start_time_seconds) {_OF_OURS}", "{{instance}}"),
             ),
         ),
+        "Each process": (
+            lines(
+                "CPU of each process",
+                "percentunit",
+                "Of those that `serve --processes` shares the pipelines out to; 0 is the server's own.",
+                (
+                    f"rate({metrics.EACH_PROCESS_CPU.name}{{{OF_INSTANCE}}}[$__rate_interval])",
+                    "{{instance}} {{process}}",
+                ),
+            ),
+            lines(
+                "Memory of each process",
+                "bytes",
+                "Resident.",
+                (f"{metrics.EACH_PROCESS_MEMORY.name}{{{OF_INSTANCE}}}", "{{instance}} {{process}}"),
+            ),
+            lines(
+                "Open files of each process",
+                "short",
+                "File descriptors in use.",
+                (f"{metrics.EACH_PROCESS_FILES.name}{{{OF_INSTANCE}}}", "{{instance}} {{process}}"),
+            ),
+            lines(
+                "Pipelines of each process",
+                "short",
+                "How many run there now.",
+                (f"{metrics.EACH_PROCESS_PIPELINES.name}{{{OF_INSTANCE}}}", "{{instance}} {{process}}"),
+            ),
+        ),
         "Python": (
             lines(
                 "Tasks and threads",

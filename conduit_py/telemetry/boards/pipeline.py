@@ -129,6 +129,27 @@ PIPELINE = Board(
                 (rate(metrics.DRIFT, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
             ),
         ),
+        "State and windows": (
+            lines(
+                "Keys of state",
+                "short",
+                "Keys that each processor with state keeps. One that only grows has windows that never close, or keys "
+                "that nobody forgets.",
+                (now(metrics.STATE_KEYS, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
+            ),
+            lines(
+                "Bytes of state",
+                "bytes",
+                "Keys and values of that state, which are in memory.",
+                (now(metrics.STATE_BYTES, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
+            ),
+            lines(
+                "Watermark behind the clock",
+                "s",
+                "How far the time up to which windows are whole is behind now. If it grows, a source is silent.",
+                (f"time() - {now(metrics.WATERMARK, OF_PIPELINE, by='pipeline_name, node', how='min')}", BY_NODE),
+            ),
+        ),
         "Shared queues": (
             lines(
                 "Leases",

@@ -1,0 +1,100 @@
+"""What mkdocs needs to build the site beside `docs/`: pages of other folders, lists of pages, and links between them.
+
+`mkdocs.yml` names this file as a hook. A link to a page of ours leads to that page of the site. A link to any other
+file of the repository, such as a test, becomes the path of that file, because the site does not have it.
+"""
+
+import re
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+DOCS = PurePosixPath("docs")
+OUTSIDE = {
+    "README.md": "index.md",
+    "connectors/README.md": "reference/connectors-guide.md",
+    "processors/README.md": "reference/processors-guide.md",
+    "benchmarks/README.md": "explanation/benchmarks.md",
+    "dashboards/README.md": "operate/dashboards.md",
+    "CHANGELOG.md": "reference/changelog.md",
+    "CONTRIBUTING.md": "explanation/contributing.md",
+    "SECURITY.md": "operate/security-policy.md",
+    "docs/decisions": "decisions/index.md",
+}
+"""Pages that are not below `docs/`, and their names in the site."""
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s:]+)\)")
+FENCE = re.compile(r"^( *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+
+
+def on_config(config: Any) -> Any:
+    """Put the pages of a folder in the place of its `*`."""
+    config["nav"] = _expand(config["nav"])
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages from outside of `docs/`."""
+    for origin, name in OUTSIDE.items():
+        text = _list_of_decisions() if name == "decisions/index.md" else (ROOT / origin).read_text()
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Have every link lead to a page of the site, or show the path of the file that it leads to."""
+    name = page.file.src_uri
+    origin = next((PurePosixPath(path) for path, site in OUTSIDE.items() if site == name), DOCS / name)
+    # The list of decisions stands for its folder, and its links are made for it.
+    folder = origin if origin.suffix != ".md" else origin.parent
+    parts = FENCE.split(markdown)
+    parts[::2] = [LINK.sub(lambda found: _link(found, folder, name), part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _link(found: re.Match[str], folder: PurePosixPath, name: str) -> str:
+    image, text, target = found.groups()
+    path, mark, anchor = target.partition("#")
+    if not path:
+        return found[0]
+    origin = normpath(str(folder / path))
+    site = OUTSIDE.get(origin) or _below_docs(origin)
+    if site:
+        return f"{image}[{text}]({relpath(site, PurePosixPath(name).parent)}{mark}{anchor})"
+    if not (ROOT / origin).exists():
+        return found[0]  # It leads nowhere, and fails the build.
+    return text if text == f"`{origin}`" else f"{text} (`{origin}`)"
+
+
+def _below_docs(origin: str) -> str | None:
+    path = PurePosixPath(origin)
+    return str(path.relative_to(DOCS)) if path.is_relative_to(DOCS) and path.suffix else None
+
+
+def _expand(nav: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            found += [{title: _expand(at) if isinstance(at, list) else at for title, at in entry.items()}]
+        elif entry.endswith("/*"):
+            found += _titles(ROOT / DOCS / entry.removesuffix("/*"))
+        else:
+            found.append(entry)
+    return found
+
+
+def _titles(folder: Path) -> list[dict[str, str]]:
+    pages = sorted(page for page in folder.glob("*.md") if page.name != "README.md")
+    return [{_title(page): str(page.relative_to(ROOT / DOCS))} for page in pages]
+
+
+def _title(page: Path) -> str:
+    return page.read_text().partition("\n")[0].removeprefix("# ")
+
+
+def _list_of_decisions() -> str:
+    rows = [f"- [{_title(page)}]({page.name})" for page in sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+    return "\n".join(["# Decisions", "", "Why things are as they are, and what was rejected.", "", *rows, ""])

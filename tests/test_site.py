@@ -1,0 +1,77 @@
+"""The site of the docs: it builds without a warning, and a browser that shows it asks nobody else for anything."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ELSEWHERE = r"(?:https?:)?//"
+LOADED = re.compile(
+    rf"""<[^>a][^>]*\ssrc(?:set)?=["']?{ELSEWHERE}[^>]*>  # an image, a script, a frame
+    |<link\s[^>]*href=["']?{ELSEWHERE}[^>]*>              # a style sheet, a font, a hint to connect
+    |url\(\s*["']?{ELSEWHERE}[^)]*\)
+    |@import\s+["']{ELSEWHERE}[^;]*
+    |class="mermaid"                                      # its script would come from a CDN
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built by `make docs`, which installs what it needs where that is missing, and nothing else anew."""
+    folder = tmp_path_factory.mktemp("site")
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    command = ["make", "--old-file=.venv/.ready", "docs", f"SITE={folder}"]
+    made = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=600)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return folder
+
+
+def test_warnings_are_errors() -> None:
+    """With `--quiet`, mkdocs counts no warnings."""
+    line = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "mkdocs build" in line)
+
+    assert "--strict" in line
+    assert "quiet" not in line
+
+
+def _loaded(page: Path) -> Iterator[str]:
+    yield from (found[0] for found in LOADED.finditer(page.read_text()))
+
+
+def test_a_browser_asks_nobody_but_the_site(site: Path) -> None:
+    files = [*site.rglob("*.html"), *site.rglob("*.css")]
+    asked = {str(file.relative_to(site)): found for file in files if (found := list(_loaded(file)))}
+
+    assert len(files) > 100
+    assert asked == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="https://cdn.example/x.js"></script>',
+        '<img alt="" src=//cdn.example/x.png>',
+        '<link rel="stylesheet" href="https://fonts.example/css">',
+        "body { background: url(https://cdn.example/x.png) }",
+        '@import "https://fonts.example/css";',
+    ],
+)
+def test_what_a_browser_would_ask_for_is_found(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(text)
+
+    assert len(list(_loaded(page))) == 1
+
+
+def test_the_first_page_is_the_readme_and_its_links_stay_in_the_site(site: Path) -> None:
+    text = (site / "index.html").read_text()
+
+    assert "without losing one" in text
+    assert 'href="explanation/invariants.html"' in text
+    assert (site / "decisions" / "index.html").exists()

@@ -1,19 +1,29 @@
-"""The wheel: what users install has all three packages, their types and the command."""
+"""The wheel and the sdist: what users install has all three packages, their types and the command."""
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
+from conduit_py import __version__
 from conduit_py.server.web import TYPES
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_a_built_wheel_installs_and_runs_away_from_the_source(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    """The wheel is built from the sdist, so an sdist that lacks a file would fail here."""
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, timeout=300)
     [wheel] = tmp_path.glob("conduit_dataflow-*.whl")
+    [sdist] = tmp_path.glob("conduit_dataflow-*.tar.gz")
+
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "uv.lock", "PKG-INFO"} <= packed
+    assert {"tests/test_wheel.py", "deploy/container/Dockerfile"} <= packed
+    assert not any(name.startswith((".ci", ".venv", ".git/")) or "node_modules" in name for name in packed)
 
     names = zipfile.ZipFile(wheel).namelist()
     for package in ("conduit_py", "conduit_connectors", "conduit_processors"):
@@ -31,3 +41,13 @@ def test_a_built_wheel_installs_and_runs_away_from_the_source(tmp_path: Path) ->
     )
     command = [sys.executable, "-c", program, str(installed)]
     subprocess.run(command, check=True, cwd=tmp_path, env={"PYTHONPATH": str(installed)}, timeout=300)
+    shown = subprocess.run(
+        [sys.executable, "-m", "conduit_py.cli.main", "--version"],
+        check=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert shown.stdout.strip() == f"conduit-py {__version__}"

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ TIMED = ("/healthz", "/api/v1/pipelines")
 TIMED_SECONDS = 0.25
 SCRAPE_SECONDS = 15.0
 CPU_GOAL_MS = 1.5
+SETTLING = "conduit_pipeline_execution_duration_seconds"
 
 
 @dataclass
@@ -54,13 +56,21 @@ class Figures:
     pipelines: int
     rate: float
     seconds: float
+    processes: int = 0
     start_seconds: float = 0.0
     memory_mb: list[tuple[float, float]] = field(default_factory=list)
     """Resident memory, by the seconds since everything ran."""
     cpu_share: float = 0.0
+    """Of one core: the server and its processes."""
+    server_share: float = 0.0
+    """Of one core: the server alone."""
     latencies: dict[str, list[float]] = field(default_factory=lambda: {path: [] for path in TIMED})
     live_events: int = 0
     acked: int = 0
+    acked_per_second: float = 0.0
+    """While it was observed, without the start and the end."""
+    settling_seconds: float = 0.0
+    """From the read of a record to its ack, on average, meanwhile."""
     drain_seconds: float = 0.0
     statuses: dict[str, int] = field(default_factory=dict)
     lost_or_doubled: int = 0
@@ -92,7 +102,7 @@ class Figures:
 
 def main() -> int:
     arguments = parse_arguments()
-    figures = measure(arguments.pipelines, arguments.rate, arguments.seconds, arguments.acked)
+    figures = measure(arguments.pipelines, arguments.rate, arguments.seconds, arguments.acked, arguments.processes)
     if arguments.json:
         print(json.dumps(figures.plain()))
     else:
@@ -106,19 +116,21 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=20.0, help="records a second of each")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--acked", type=int, default=0, help="go on until so many records are acked in all")
+    parser.add_argument("--processes", type=int, default=0, help="as of `serve`")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
-def measure(pipelines: int, rate: float, seconds: float, acked: int = 0) -> Figures:
+def measure(pipelines: int, rate: float, seconds: float, acked: int = 0, processes: int = 0) -> Figures:
     """Run the whole experiment in a folder of its own."""
-    figures = Figures(pipelines, rate, seconds)
+    figures = Figures(pipelines, rate, seconds, processes)
     with tempfile.TemporaryDirectory(prefix="conduit-fleet-") as name:
         folder = Path(name)
         write_pipelines(folder, pipelines, rate)
         process, url = start(folder, figures)
         try:
             with httpx2.Client(base_url=url, timeout=300) as client:
+                wait_for_all(client)
                 observe(client, process.pid, figures)
                 wait_for(client, acked)
                 stop(client, process, figures)
@@ -147,7 +159,7 @@ def start(folder: Path, figures: Figures) -> tuple["subprocess.Popen[str]", str]
     command = [sys.executable, "-m", "conduit_py.cli.main", "serve", "--pipelines", "pipelines", "--state", "state"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [*command, "--port", "0", "--stop-timeout", "300"],
+            [*command, "--port", "0", "--stop-timeout", "300", "--processes", str(figures.processes)],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -166,7 +178,7 @@ def observe(client: httpx2.Client, pid: int, figures: Figures) -> None:
     done = threading.Event()
     page = threading.Thread(target=watch_live, args=(str(client.base_url), figures, done), daemon=True)
     page.start()
-    began, busy = time.monotonic(), cpu_seconds(pid)
+    began, busy, read = time.monotonic(), [cpu_seconds(*family(pid)), cpu_seconds(pid)], count_settled(client)
     scraped = noted = 0.0
     while (elapsed := time.monotonic() - began) < figures.seconds:
         if elapsed >= noted:
@@ -180,9 +192,20 @@ def observe(client: httpx2.Client, pid: int, figures: Figures) -> None:
             client.get(path).raise_for_status()
             figures.latencies[path].append(time.perf_counter() - asked)
         time.sleep(TIMED_SECONDS)
-    figures.cpu_share = (cpu_seconds(pid) - busy) / (time.monotonic() - began)
+    elapsed = time.monotonic() - began
+    figures.cpu_share = (cpu_seconds(*family(pid)) - busy[0]) / elapsed
+    figures.server_share = (cpu_seconds(pid) - busy[1]) / elapsed
+    records, waited = (now - then for now, then in zip(count_settled(client), read, strict=True))
+    figures.acked_per_second = records / elapsed
+    figures.settling_seconds = waited / records if records else math.nan
     done.set()
     page.join(300)
+
+
+def wait_for_all(client: httpx2.Client) -> None:
+    """Wait until every pipeline has delivered something: their processes may still be starting."""
+    while not all((each["progress"] or {"acked": 0})["acked"] for each in shown(client)):
+        time.sleep(TIMED_SECONDS)
 
 
 def wait_for(client: httpx2.Client, acked: int) -> None:
@@ -191,8 +214,20 @@ def wait_for(client: httpx2.Client, acked: int) -> None:
 
 
 def count_acked(client: httpx2.Client) -> int:
-    shown = client.get("/api/v1/pipelines").raise_for_status().json()["pipelines"]
-    return sum(each["progress"]["acked"] for each in shown if each["progress"])
+    return sum(each["progress"]["acked"] for each in shown(client) if each["progress"])
+
+
+def shown(client: httpx2.Client) -> list[dict[str, Any]]:
+    pipelines: list[dict[str, Any]] = client.get("/api/v1/pipelines").raise_for_status().json()["pipelines"]
+    return pipelines
+
+
+def count_settled(client: httpx2.Client) -> tuple[float, float]:
+    """How many records were acked, and the seconds from the read of each to its ack, summed up."""
+    text = client.get("/metrics").raise_for_status().text
+    both = [re.findall(rf"^{SETTLING}_{part}\{{.*\}} (\S+)$", text, re.MULTILINE) for part in ("count", "sum")]
+    count, total = (sum(map(float, found)) for found in both)
+    return count, total
 
 
 def watch_live(url: str, figures: Figures, done: threading.Event) -> None:
@@ -227,28 +262,43 @@ def count_statuses(folder: Path) -> dict[str, int]:
 
 
 def memory_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+    """Of the server and its processes."""
+    lines = [line for each in family(pid) for line in Path(f"/proc/{each}/status").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_seconds(*pids: int) -> float:
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
+
+
+def family(pid: int) -> list[int]:
+    """A process and its children."""
+    found = [pid]
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # It has ended meanwhile.
+            if stat.read_text().rpartition(")")[2].split()[1] == str(pid):
+                found.append(int(stat.parent.name))
+    return found
 
 
 def print_figures(figures: Figures) -> None:
-    print(f"{figures.pipelines} pipelines × {figures.rate:g} records/s for {figures.seconds:g} s")
+    where = f" in {figures.processes} processes" if figures.processes else ""
+    print(f"{figures.pipelines} pipelines × {figures.rate:g} records/s for {figures.seconds:g} s{where}")
     print(f"served after      {figures.start_seconds:.1f} s")
     by_minute = {int(at // 60): mb for at, mb in figures.memory_mb}
     print("memory by minute  " + " ".join(f"{mb:.0f}" for mb in by_minute.values()) + " MB")
     print(f"growth            {figures.growth_mb_per_minute():+.2f} MB a minute over the second half")
     each = f"{figures.cpu_ms_per_pipeline():.2f} ms a second for each pipeline (goal: {CPU_GOAL_MS} ms at 200 × 20)"
     print(f"processor         {figures.cpu_share:.0%} of a core, {each}")
+    if figures.processes:
+        print(f"                  of that the server itself {figures.server_share:.0%}")
     for path in TIMED:
         p50, p99 = figures.percentile(path, 50), figures.percentile(path, 99)
         print(f"{path:17} p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, {len(figures.latencies[path])} requests")
     print(f"live stream       {figures.live_events} events")
-    print(f"acked             {figures.acked:,}")
+    print(f"acked             {figures.acked:,}, {figures.acked_per_second:,.0f} a second")
+    print(f"read to ack       {figures.settling_seconds * 1000:.1f} ms on average")
     print(f"drained in        {figures.drain_seconds:.1f} s, exit code {figures.exit_code}, {figures.statuses}")
     print(f"lost or doubled   {figures.lost_or_doubled}")
 

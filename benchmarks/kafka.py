@@ -6,8 +6,9 @@ It starts a broker of its own. What the figures mean: `benchmarks.against_loop`.
 
 What both sides do, with keys and without headers in the messages:
 
-- in: committed messages in batches, the loop of `--batch`, ours of 512; of each the error, the value, the key and the
-  headers are looked at. The offset of each batch is committed to the group, which ours does about twice a second.
+- in: committed messages in batches, the loop of `--batch`, ours of the default size; of each the error, the value, the
+  key and the headers are looked at. The offset of each batch is committed to the group, which ours does about twice
+  a second.
 - out: an idempotent producer, a value and a key for each message, lz4. Failed deliveries are reported, and the rest
   is known to be stored when `flush` returns. Ours flushes before each checkpoint, the loop once.
 - in to out: a transaction for 4096 messages with value, key, headers and the offsets. Ours also keeps its own state,

@@ -92,7 +92,7 @@ class LakeBench:
     def _run(self, source: Any, destination: Any) -> None:
         pipeline = Pipeline(
             "bench",
-            sources=[Source("in", source, window=IN_A_COMMIT, batch_size=5_000)],
+            sources=[Source("in", source, window=2 * IN_A_COMMIT, batch_size=5_000)],
             destinations=[Destination("out", destination)],
             delivery="exactly_once",
             transaction=_LIMITS,

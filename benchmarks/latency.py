@@ -1,7 +1,8 @@
 """`make bench-latency`: how long single records take from read to ack, idle and at steady rates.
 
 Idle: the next record is read some milliseconds after the last one was acked. At a rate, records are due at equal
-distances, and every read returns those that are due, so that none can hide behind a pipeline that is late.
+distances, and every read returns those that are due, so that none can hide behind a pipeline that is late. Beside the
+idle pipeline, commits of SQLite alone: what the disk takes of its time.
 """
 
 import argparse
@@ -24,11 +25,14 @@ from benchmarks.chart import Bar, bar_chart
 from benchmarks.styles import STYLES, Counting, GeneratedPayloads
 from benchmarks.workload import raw
 from conduit_py import Destination, Payload, Pipeline, Record, Source, Status, sdk
+from conduit_py.store.sqlite.database import StateDatabase
 
 RATES = (0, 1000, 20_000, 50_000)
 """Records a second; 0 is one at a time, idle between them."""
 STORES = ("memory", "memory again", "SQLite")
 """The second is the A/A control."""
+COMMIT = "commit alone"
+"""The statement that stores a position, as often as records come idle, without a pipeline."""
 GOALS = "Goals: idle p50 0.5 ms; idle p99 1 ms in memory, 3 ms in SQLite; p99 5 ms at 20,000/s."
 IDLE_SECONDS = 0.005
 WARM_UP_SHARE = 0.1
@@ -123,6 +127,7 @@ class Row:
     rate: int
     records: int
     reached_rate: float
+    p5_ms: float
     p50_ms: float
     p50_min_ms: float
     p50_max_ms: float
@@ -152,9 +157,9 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-latency", description=__doc__.partition("\n")[0])
-    parser.add_argument("--styles", nargs="*", choices=list(STYLES), default=list(STYLES))
+    parser.add_argument("--styles", nargs="*", choices=list(STYLES), default=["dict"])
     parser.add_argument("--rates", nargs="*", type=int, default=list(RATES), help="records a second; 0 is idle")
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long each rate is kept")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each rate is kept")
     parser.add_argument("--idle-records", type=int, default=500)
     parser.add_argument("--once", nargs=3, metavar=("STYLE", "STORE", "RATE"), help="measure once, in this process")
     report.add_arguments(parser, rounds=3)
@@ -166,9 +171,12 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     cases = [(style, rate) for style in arguments.styles for rate in arguments.rates]
     rows = []
     for style, rate in cases:
-        rounds: dict[str, list[dict[str, Any]]] = {store: [] for store in STORES}
+        stores = STORES if rate else (*STORES, COMMIT)
+        rounds: dict[str, list[dict[str, Any]]] = {store: [] for store in stores}
         for number in range(arguments.rounds):
-            for store in STORES[:: -1 if number % 2 else 1]:
+            # The whole takes minutes: somebody who waits wants to see that it goes on.
+            print(f"{style}, {pace(rate)}: round {number + 1} of {arguments.rounds}", file=sys.stderr)
+            for store in stores[:: -1 if number % 2 else 1]:
                 rounds[store].append(_measure_once(style, store, rate, arguments))
         rows += [_summarise(style, store, rate, some) for store, some in rounds.items()]
     return rows
@@ -190,6 +198,7 @@ def _summarise(style: str, store: str, rate: int, rounds: Sequence[dict[str, Any
         rate,
         rounds[0]["records"],
         statistics.median(each["reached_rate"] for each in rounds),
+        statistics.median(each["p5_ms"] for each in rounds),
         statistics.median(p50s),
         min(p50s),
         max(p50s),
@@ -201,6 +210,8 @@ def _summarise(style: str, store: str, rate: int, rounds: Sequence[dict[str, Any
 
 def measure_here(style: str, store: str, rate: int, seconds: float, idle_records: int) -> dict[str, Any]:
     """The percentiles of one run in this process."""
+    if store == COMMIT:
+        return commit_here(idle_records)
     records = max(10, int(rate * seconds)) if rate else idle_records
     notes, counter = Notes(), list[int]()
     in_columns = STYLES[style].source is GeneratedPayloads
@@ -214,16 +225,33 @@ def measure_here(style: str, store: str, rate: int, seconds: float, idle_records
         outcome = conduit_py.run(pipeline, state=Path(folder) / "state" if store == "SQLite" else None)
     assert outcome.status is Status.COMPLETED, outcome
     skipped = int(records * WARM_UP_SHARE)
-    waits = sorted(1000 * wait for wait in notes.waits()[skipped:])
     delays = sorted(1000 * delay for delay in notes.delays(rate)[skipped:]) if rate else None
-    return {
+    return _percentiles(notes.waits()[skipped:], records / (notes.acks[-1][1] - notes.began)) | {
         "records": records,
-        "reached_rate": records / (notes.acks[-1][1] - notes.began),
-        "p50_ms": _percentile(waits, 50),
-        "p99_ms": _percentile(waits, 99),
-        "most_ms": waits[-1],
         "due_p99_ms": _percentile(delays, 99) if delays else None,
     }
+
+
+def commit_here(count: int) -> dict[str, Any]:
+    """The percentiles of commits without a pipeline, in this process."""
+    waits, began = list[float](), time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="conduit-bench-") as folder:
+        database = StateDatabase.open(Path(folder) / "state")
+        for number in range(count):
+            time.sleep(IDLE_SECONDS)
+            started = time.perf_counter()
+            row = ("latency", "position", "paced", b"%d" % number)
+            database.connection.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", row)
+            waits.append(time.perf_counter() - started)
+        database.close()
+    reached = count / (time.perf_counter() - began)
+    return _percentiles(waits[int(count * WARM_UP_SHARE) :], reached) | {"records": count, "due_p99_ms": None}
+
+
+def _percentiles(waits: Sequence[float], reached_rate: float) -> dict[str, Any]:
+    sorted_ms = sorted(1000 * wait for wait in waits)
+    shares = {f"p{percent}_ms": _percentile(sorted_ms, percent) for percent in (5, 50, 99)}
+    return {**shares, "reached_rate": reached_rate, "most_ms": sorted_ms[-1]}
 
 
 def _percentile(sorted_values: Sequence[float], percent: int) -> float:
@@ -235,7 +263,7 @@ def pace(rate: int) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    head = ("style", "store", "rate", "reached", "p50", "(min–max)", "p99", "longest", "p99 since due")
+    head = ("style", "store", "rate", "reached", "p5", "p50", "(min–max)", "p99", "longest", "p99 since due")
     lines: list[Sequence[str]] = []
     for row in rows:
         if lines and row.store == STORES[0]:
@@ -246,6 +274,7 @@ def table(rows: Sequence[Row]) -> str:
                 row.store,
                 pace(row.rate),
                 f"{row.reached_rate:,.0f}/s",
+                f"{row.p5_ms:.2f} ms",
                 f"{row.p50_ms:.2f} ms",
                 f"({row.p50_min_ms:.2f}–{row.p50_max_ms:.2f})",
                 f"{row.p99_ms:.2f} ms",

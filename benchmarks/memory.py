@@ -71,6 +71,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-memory", description=__doc__.partition("\n")[0])
     parser.add_argument("--works", nargs="*", default=list(WORKS_MEASURED))
     parser.add_argument("--records", type=int, default=200_000, help="and ten times as many")
+    parser.add_argument("--styles", nargs="*", choices=list(STYLES), default=list(STYLES))
     parser.add_argument("--seconds", type=float, default=3.0, help="how long nothing more may be read, to be full")
     parser.add_argument("--blocked", metavar="STYLE", choices=list(STYLES), help="only this one, in this process")
     report.add_arguments(parser, rounds=2)
@@ -79,7 +80,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def measure_growth(arguments: argparse.Namespace) -> list[Row]:
     rows = []
-    names = [LOOP, CONTROL, *(f"conduit-py, {style}" for style in STYLES)]
+    names = [LOOP, CONTROL, *(f"conduit-py, {style}" for style in arguments.styles)]
     for work in arguments.works:
         for times in TIMES:
             records = times * arguments.records
@@ -94,7 +95,7 @@ def measure_growth(arguments: argparse.Namespace) -> list[Row]:
 
 def measure_all_blocked(arguments: argparse.Namespace) -> list[Row]:
     rows = []
-    for style in STYLES:
+    for style in arguments.styles:
         command = [sys.executable, "-m", "benchmarks.memory", "--blocked", style, "--seconds", str(arguments.seconds)]
         rounds = [
             json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)

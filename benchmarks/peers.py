@@ -121,11 +121,11 @@ def _bytewax(
     for number, sink in enumerate(sinks):
         op.output(f"out-{number}", worked, _bytewax_sink(sink))
     if recovery is None:
-        run_main(flow)  # type: ignore[no-untyped-call]
+        run_main(flow)
         return
     recovery.mkdir()
-    init_db_dir(recovery, 1)  # type: ignore[no-untyped-call]
-    run_main(flow, epoch_interval=EPOCH, recovery_config=RecoveryConfig(str(recovery)))  # type: ignore[no-untyped-call]
+    init_db_dir(recovery, 1)
+    run_main(flow, epoch_interval=EPOCH, recovery_config=RecoveryConfig(str(recovery)))
 
 
 def _bytewax_source(items: Iterator[bytes]) -> Any:

@@ -1,6 +1,7 @@
 """Changes of PostgreSQL, beside a loop by hand on the same client library.
 
     python -m benchmarks.postgres [--records N] [--rounds N]
+    python -m benchmarks.postgres --large N     memory while one transaction of so many rows is read
 
 It starts a server of its own. What the figures mean: `benchmarks.against_loop`. The server's CPU is not counted.
 
@@ -28,6 +29,7 @@ from psycopg import pq
 
 import conduit_py
 from benchmarks.against_loop import Counter, compare
+from benchmarks.once import memory_mb
 from conduit_py import Destination, Pipeline, Source
 from conduit_py.testing.services import PostgresServer
 
@@ -78,15 +80,15 @@ class Change(NamedTuple):
 class Bench:
     """A table whose rows are behind a slot, and a copy of the slot for each measurement."""
 
-    def __init__(self, dsn: str, records: int) -> None:
+    def __init__(self, dsn: str, records: int, in_a_transaction: int = IN_A_TRANSACTION) -> None:
         self._dsn = dsn
         self._records = records
         self._run("CREATE PUBLICATION bench FOR ALL TABLES")
         self._run(TABLE)
         self._run("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
         with psycopg.connect(dsn, autocommit=True) as connection:
-            for first in range(0, records, IN_A_TRANSACTION):
-                connection.execute(ROWS, (first, min(first + IN_A_TRANSACTION, records) - 1))
+            for first in range(0, records, in_a_transaction):
+                connection.execute(ROWS, (first, min(first + in_a_transaction, records) - 1))
 
     def loop(self) -> None:
         slot = self._copy_of_slot()
@@ -134,6 +136,12 @@ class Bench:
             while Counter.arrived < self._records:
                 assert run.outcome is None, run.outcome
                 await trio.sleep(POLL_SECONDS)
+
+    def measure_memory(self) -> None:
+        """Print how much more memory the pipeline needs at its peak than this process had before."""
+        before = memory_mb("VmRSS")
+        self.ours()
+        print(f"one transaction of {self._records} rows: {memory_mb('VmHWM') - before:.0f} MiB above {before:.0f} MiB")
 
     def _copy_of_slot(self) -> str:
         name = f"bench_{uuid.uuid4().hex[:12]}"
@@ -199,8 +207,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--large", type=int, metavar="ROWS")
     arguments = parser.parse_args()
     with PostgresServer.started() as server:
+        if arguments.large is not None:
+            Bench(server.create_database(), arguments.large, in_a_transaction=arguments.large).measure_memory()
+            return
         bench = Bench(server.create_database(), arguments.records)
         print(f"{arguments.records} records, ratios of {arguments.rounds} rounds: median (lowest to highest)")
         compare("changes", bench.loop, bench.ours, records=arguments.records, rounds=arguments.rounds)

@@ -24,11 +24,12 @@ from benchmarks.styles import Generated, GeneratedPayloads
 from benchmarks.work import CONTROL, LOOP
 from benchmarks.workload import cents, dropped, raw
 from benchmarks.works import WORKS
+from conduit_py import defaults
 from conduit_py.stream import plugin_calls
 
 BATCHES = 4
 """In a stretch: the blocks of a file and the batches of its lines do not begin together."""
-RECORDS = 512 * BATCHES
+RECORDS = defaults.BATCH_SIZE * BATCHES
 STYLES = ("conduit-py, records", "conduit-py, dict", "conduit-py, typed")
 
 

@@ -59,8 +59,8 @@ class GeneratedPayloads(Generated):
     """The same records, without an object for each until somebody asks for it."""
 
     def read(self, n: int) -> sdk.Records:
-        numbers = self._take(n)
-        return sdk.Payloads(list(map(self.options.make, numbers)), sdk.Positions(b"%d", numbers), bytes)
+        numbers, make = self._take(n), self.options.make
+        return sdk.Payloads([make(number) for number in numbers], sdk.Positions(b"%d", numbers), bytes)
 
 
 decode = msgspec.json.Decoder().decode

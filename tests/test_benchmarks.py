@@ -18,6 +18,7 @@ from benchmarks.instructions import total_of
 from benchmarks.latency import Notes, measure_here
 from benchmarks.measure import own_copy, prepared, same_work, summarise
 from benchmarks.once import Measurement
+from benchmarks.stages import add_up
 from benchmarks.works import WORKS
 
 ROOT = Path(__file__).parent.parent
@@ -110,15 +111,30 @@ class TestLatency:
         assert timed["records"] == (40 if rate else 10)
         assert 0 < timed["p50_ms"] <= timed["p99_ms"] <= timed["most_ms"]
 
-    def test_both_stores_and_a_control_are_timed(self) -> None:
+    def test_both_stores_a_control_and_the_commit_alone_are_timed(self) -> None:
         small = ["--styles", "typed", "--rates", "0", "--idle-records", "10", "--rounds", "1", "--json"]
         rows = rows_of(run("benchmarks.latency", *small))
 
-        assert [(row["store"], row["rate"]) for row in rows] == [("memory", 0), ("memory again", 0), ("SQLite", 0)]
+        assert [row["store"] for row in rows] == ["memory", "memory again", "SQLite", "commit alone"]
+        assert {row["rate"] for row in rows} == {0}
+
+
+def test_the_stages_of_the_usual_way_of_a_batch_are_added_up() -> None:
+    usual = ("read", "end of read", "write", "end of write")
+    marks, now = [], 0.0
+    for number in range(40):
+        # Each stage takes one second, but for one batch in which all take ten.
+        for name in usual:
+            marks.append((name, now))
+            now += 10.0 if number == 7 else 1.0
+    # A batch that was written later is another way.
+    marks += [("read", now), ("end of read", now + 1.0), ("read", now + 2.0)]
+
+    assert add_up(marks) == 4.0
 
 
 def test_memory_is_measured_with_more_records_and_a_blocked_destination() -> None:
-    small = ["--works", "W1", "--records", "300", "--seconds", "0.2", "--rounds", "1", "--json"]
+    small = ["--works", "W1", "--styles", "records", "--records", "300", "--seconds", "0.2", "--rounds", "1", "--json"]
     rows = rows_of(run("benchmarks.memory", *small))
 
     assert {(row["case"], row["contender"]) for row in rows} >= {

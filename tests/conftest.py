@@ -1,6 +1,7 @@
 """What holds for tests of every folder: the servers they may ask for, and how examples are drawn."""
 
 import gc
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,11 +11,23 @@ from hypothesis import HealthCheck, settings
 
 from conduit_py.redaction import SECRETS
 
-pytest_plugins = ["conduit_py.testing.services", "kafka_topics", "queue_servers", "queue_harness", "s3_server"]
+pytest_plugins = [
+    "conduit_py.testing.services",
+    "broker_servers",
+    "kafka_topics",
+    "queue_harness",
+    "queue_servers",
+    "s3_server",
+]
 """Each server starts when the first test does that needs it."""
 
+EXAMPLES = int(os.environ.get("CONDUIT_EXAMPLES", "100"))
+"""How many examples a property has that does not say so itself: `make fuzz` has many."""
+
 # A busy machine makes an example slow, not wrong.
-settings.register_profile("conduit_py", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "conduit_py", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES
+)
 settings.load_profile("conduit_py")
 
 # Whoever is started in the background has Ctrl-C ignored, and so have all the commands that tests start and interrupt.

@@ -4,7 +4,7 @@
 """
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,16 +43,16 @@ class ErrorClass(NamedTuple):
     code: str | None
 
 
-def class_definitions() -> Iterator[ast.ClassDef]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield from (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+@cache
+def class_definitions() -> list[ast.ClassDef]:
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [node for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
 
 
 def error_classes() -> dict[str, ErrorClass]:
     """Every subclass of ConduitError in the packages, found in the source so that nothing has to be installed."""
     found = {"ConduitError": ErrorClass("ConduitError", "", errors.ConduitError.code)}
-    definitions = list(class_definitions())
+    definitions = class_definitions()
     grown = True
     while grown:
         grown = False

@@ -16,18 +16,19 @@ FACE = {
     "conduit_py": """
         Batch ConduitError DeadLetter DeadLetters DeadLettersFound Defer Destination FatalError Fate KeptDeadLetter
         MessageId NodeCounts Operation Payload Pipeline PipelineInvalid Processor processor Record RecordRefused
-        RateLimit Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome Source Spark
-        State Status TransactionLimits TransientError
+        RateLimit Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome secret Source
+        Spark State Status TransactionLimits TransientError
     """,
     "conduit_py.sdk": """
         AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json Defer
         DestinationConnector DriftCount DuplicateKeys encode_json EncodedPositions EndOfSource EndpointSource
-        FatalError Fate FateHandler Fenced Fetched FieldType foreign_position HttpAnswer HttpRequest
-        is_too_deep JSON_DEPTH_MAX Lag LazyColumn MapPositions may_repeat_keys MessageId metadata NothingYet Operation
-        Options Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor processor QueueCounts
-        Reading Record RecordRefused Records Result Rows SchemaField SnapshotRefused SnapshotRequest SourceCheckpoint
-        SourceConnector SplittableSource StagedDestination State Structured TransactionalDestination TransientError
-        Unchanged UnreadableRecord WriteGuarantee
+        FatalError Fate FateHandler Fenced Fetched FieldType foreign_position HttpAnswer HttpRequest is_too_deep
+        JSON_DEPTH_MAX Lag LazyColumn ManyWriterDestination MapPositions may_repeat_keys MessageId metadata NothingYet
+        Operation Options PartId Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor
+        processor QueueCounts Reading Record RecordRefused Records Result Rows SchemaField SecretProvider
+        SecretUnavailable SnapshotRefused SnapshotRequest SourceCheckpoint SourceConnector SplittableSource
+        StageCleared StagedDestination State Structured TransactionalDestination TransientError Unchanged
+        UnreadableRecord WriteGuarantee
     """,
     "conduit_py.sdk.arrow": """
         ARROW_ERRORS check_values columns fit_to_schema FittedRows infer_schema misfit_reason NoCommonSchema python_rows
@@ -41,6 +42,7 @@ FACE = {
         SparkOptions
     """,
     "conduit_py.sdk.template": """
+        CelCondition condition_of condition_option
         field_path_error FieldPath is_template kind_of option_error RecordPart split_outside_quotes Template
         TemplateCondition TemplateInvalid text_of TextOption
     """,

@@ -286,6 +286,7 @@ class TestFromTrio:
     async def test_the_end_of_the_block_stops_it(self) -> None:
         into: list[Any] = []
         async with conduit_py.running(endless(into)) as running:
+            assert (await running.counts()).read == 0  # before it has begun
             await until(lambda: len(into) == 3, trio.sleep)
             counts = await running.counts()
             assert (running.status, running.outcome) == (Status.RUNNING, None)
@@ -367,6 +368,7 @@ class TestFromAsyncio:
         async def main() -> tuple[RunningPipeline, conduit_py.RunCounts]:
             into: list[Any] = []
             async with conduit_py.running(endless(into)) as running:
+                assert (await running.counts()).read <= 3
                 await until(lambda: len(into) == 3, asyncio.sleep)
                 return running, await running.counts()
 

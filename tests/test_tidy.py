@@ -85,6 +85,7 @@ def size(node: Function) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module of the packages, by its full name."""
     found = {}

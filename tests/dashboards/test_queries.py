@@ -3,6 +3,7 @@
 import math
 import re
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 from conduit_connectors import file, generator
+from conduit_processors import window
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Source, processor
 from conduit_py.errors import FatalError
@@ -38,6 +40,11 @@ def pick(record: Record) -> Record | None:
     return None if number % 10 == 3 else record
 
 
+@processor
+def stamp(order: dict[str, Any]) -> dict[str, Any]:
+    return {**order, "at": time.time()}
+
+
 class Behind(ScriptedSource):
     """Says in every unit how far it is behind."""
 
@@ -61,10 +68,17 @@ def pipelines(folder: Path) -> list[Pipeline]:
         destinations=[Destination("out", file.Destination(path=folder / "out.jsonl", format="json"))],
         dead_letters=DeadLetters(file.Destination(path=folder / "dead.jsonl", format="json")),
     )
+    counted = Pipeline(
+        "counted",
+        sources=[Source("in", generator.Source(rate=50, fields={"n": "int"}))],
+        processors=[stamp, window.Tumbling(time="at", size_seconds=3600)],
+        destinations=[Destination("out", file.Destination(path=folder / "counted.jsonl", format="json"))],
+        delivery="exactly_once",
+    )
     stuck = scripted("stuck", Block())
     flaky = scripted("flaky", Fail("link down", times=1000))
     broken = scripted("broken", Fail("gone", error=FatalError))
-    return [orders, stuck, flaky, broken]
+    return [orders, counted, stuck, flaky, broken]
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ its example is the file of its name in `examples/connectors`.
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import metadata
@@ -77,10 +77,10 @@ class ConnectorPage:
         yield f"## As a {kind}"
         yield inspect.getdoc(plugin) or ""
         yield f"**Guarantee.** {guarantee(plugin)}"
-        rows = [_cells(row) for row in option_rows(plugin)]
-        yield _table(("option", "type", "default", ""), rows) if rows else "It takes no options."
+        rows = [cells(row) for row in option_rows(plugin)]
+        yield table(("option", "type", "default", ""), rows) if rows else "It takes no options."
         yield f"**Metrics of the {kind}**, beside [those of every node](../metrics.md#any-node):"
-        yield _table(("metric", "meaning"), [(f"`{each.name}`", each.meaning) for each in own_metrics(kind, plugin)])
+        yield table(("metric", "meaning"), [(f"`{each.name}`", each.meaning) for each in own_metrics(kind, plugin)])
 
 
 @cache
@@ -113,6 +113,10 @@ def guarantee(plugin: type[Any]) -> str:
     if not plugin.resumable:
         return "It cannot resume: what a killed process had read and not delivered is lost."
     if issubclass(plugin, QueueSource):
+        if isinstance(plugin.others_may_repeat, property):
+            return _BY_OPTIONS
+        if plugin.others_may_repeat:
+            return "At least once: a message that was not acked when the process died comes again as a new one."
         return "Each message once in an exactly-once pipeline, whichever worker it is delivered to; else at least once."
     said = ["It resumes after any record: at least once, and exactly once with a destination that can."]
     if plugin.has_groups:
@@ -168,27 +172,27 @@ def _index(pages: list[ConnectorPage]) -> str:
         )
         for page in pages
     ]
-    return "\n\n".join([head, _table(("connector", "source", "destination", "needs"), rows), _origin()]) + "\n"
+    return "\n\n".join([head, table(("connector", "source", "destination", "needs"), rows), _origin()]) + "\n"
 
 
 def _mark(plugin: type[Any] | None) -> str:
-    return _cell(registry.summary(plugin)) if plugin else "–"
+    return cell(registry.summary(plugin)) if plugin else "–"
 
 
 def _origin() -> str:
     return f"These pages are generated from the classes: `{COMMAND}`."
 
 
-def _cells(row: tuple[str, ...]) -> tuple[str, ...]:
-    name, of_type, default, meaning = (_cell(each) for each in row)
+def cells(row: tuple[str, ...]) -> tuple[str, ...]:
+    name, of_type, default, meaning = (cell(each) for each in row)
     return f"`{name}`", of_type, default if default == "required" else f"`{default}`", meaning
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
 

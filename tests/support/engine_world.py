@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from conduit_connectors import file
+import pytest
+from conduit_connectors import file, objects
 
 from conduit_py import pipeline as p
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -19,6 +20,10 @@ Supervise = Callable[[p.Pipeline, Store], Supervisor]
 
 WAYS = ("trio", "spark", "spark-prepared")
 """One machine; Spark with a driver that writes record by record; Spark whose executors make ready what is written."""
+STAGED = "spark-staged"
+"""Spark whose executors stage what is written."""
+EVERY_WAY = pytest.mark.parametrize("world", [*WAYS, STAGED], indirect=True)
+"""For tests in which the way of writing matters: all others run in three ways."""
 PART_SIZE = 2000
 """Bytes of input: small enough that a file of a test has several parts, and a transaction several bundles."""
 
@@ -44,7 +49,7 @@ class World:
 
     @property
     def prepares(self) -> bool:
-        return self.way == "spark-prepared"
+        return self.way in ("spark-prepared", STAGED)
 
     def supervisor(self, pipeline: p.Pipeline, store: Store | None = None) -> Supervisor:
         return self._supervise(pipeline, store or MemoryStore())
@@ -64,12 +69,18 @@ class World:
     def source(self, id: str = "in", **more: Any) -> p.Source:
         return p.Source(id, file.Source(path=self.path(id), format="json"), **more)
 
-    def destination(self, id: str = "out", kind: type[file.Destination] | None = None, **more: Any) -> p.Destination:
-        """A file, written in the way of this world; of a kind that a test has made of `self.kind`."""
-        return p.Destination(id, (kind or self.kind)(path=self.path(id), format="json"), **more)
+    def destination(self, id: str = "out", kind: Any = None, **more: Any) -> p.Destination:
+        """A file, written in the way of this world; of a kind that a test has made of `self.kind`.
+
+        Where executors stage, it is a folder of files.
+        """
+        place = {"url": str(self.path(id))} if self.way == STAGED else {"path": self.path(id)}
+        return p.Destination(id, (kind or self.kind)(format="json", **place), **more)
 
     @property
-    def kind(self) -> type[file.Destination]:
+    def kind(self) -> type[file.Destination] | type[objects.Destination]:
+        if self.way == STAGED:
+            return objects.Destination
         return OneByOne if self.way == "spark" else file.Destination
 
     def dead_letters(self, **more: Any) -> p.DeadLetters:
@@ -84,10 +95,15 @@ class World:
 
     def rows(self, id: str = "out") -> list[Any]:
         path = self.path(id)
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        files = sorted(path.glob("part-*")) if path.is_dir() else [path] if path.exists() else []
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def numbers(self, id: str = "out") -> list[int]:
         return [row["n"] for row in self.rows(id)]
+
+    def staged(self) -> list[str]:
+        """What executors have staged and nobody has made visible or removed."""
+        return [path.name for path in self.folder.glob("*.jsonl/_conduit/*/*")]
 
     def refused(self) -> list[int]:
         """The numbers of the records in dead letters."""

@@ -119,7 +119,7 @@ class ExactlyOnceScenario:
     than their groups, and a position inside of a group is never committed.
     """
 
-    SOURCES = ("left", "right")
+    SOURCES: tuple[str, ...] = ("left", "right")
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class ExactlyOnceScenario:
         torn = {source: value for source, value in places.items() if self.grouped and not value.startswith(b"0")}
         if torn:
             self.violations.append(f"half of a group is committed: {torn}")
-        return {source: int(value) for source, value in places.items()}
+        return {source: int(value) for source, value in places.items() if source in self.SOURCES}
 
     def _check_acks(self, run: int, name: str) -> None:
         """I12: in order, at most once, only after the commit."""

@@ -9,13 +9,14 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from conduit_py.sdk import PositionMap
 from conduit_py.testing.services import KafkaServer
 
 
@@ -79,6 +80,19 @@ class KafkaTopics:
 
     def delete(self, topic: str) -> None:
         self._admin.delete_topics([topic])[topic].result(60)
+
+    def create_again(self, topic: str, values: Iterable[bytes | None]) -> None:
+        """Delete the topic, create one of the same name, and write these values to it."""
+        self.delete(topic)
+        while True:
+            try:
+                self._admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+                break
+            except KafkaException as error:
+                # The broker answers before the old one is gone.
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+        self.fill(topic, values)
 
     def delete_before(self, topic: str, offset: int) -> None:
         """Delete the first messages of the first partition, as retention does."""
@@ -149,3 +163,8 @@ def _read_to_end(consumer: Consumer) -> list[Message]:
 @pytest.fixture
 def topics(kafka_server: KafkaServer) -> KafkaTopics:
     return KafkaTopics(kafka_server.address)
+
+
+def offsets_in(position: bytes) -> dict[str, int | str]:
+    """A position without the ids of its topics."""
+    return {name: value for name, value in PositionMap.decode(position).items() if isinstance(value, int)}

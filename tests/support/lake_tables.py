@@ -12,6 +12,12 @@ from pyiceberg.table import Table
 
 from conduit_py.sdk import EndOfSource, NothingYet, Reading, Record
 
+LAKE_MODULES = [
+    *(f"conduit_connectors.{each}" for each in ("duckdb", "iceberg", "sqlalchemy")),
+    *(f"pyiceberg.catalog.{each}" for each in ("rest", "sql")),
+]
+"""What a process that is forked for a lake has imported before."""
+
 
 def catalog_of(folder: Path) -> dict[str, str]:
     """The properties of a catalog in a folder, whose tables are there too."""

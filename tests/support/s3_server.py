@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import boto3
 import pytest
@@ -18,16 +18,23 @@ ACCESS_KEY, SECRET_KEY = "tester", "not-a-secret"
 PARTS = ("master", "volume", "filer", "s3")
 
 
+class S3Services(NamedTuple):
+    """The addresses of the service, for the keys above: of objects, and of its Iceberg catalog."""
+
+    objects: str
+    catalog: str
+
+
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the service, for the keys above."""
+def s3_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Services]:
     folder = tmp_path_factory.mktemp("seaweedfs")
     keys = folder / "keys.json"
     credentials = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
     keys.write_text(json.dumps({"identities": [{"name": "tester", "credentials": credentials, "actions": ["Admin"]}]}))
     server = ServerProcess(folder / "log")
     ports = {f"{part}.port{kind}": free_port() for part in PARTS for kind in ("", ".grpc")}
-    ports |= {"s3.port": server.port, "s3.port.iceberg": 0, "s3.port.lance": 0}
+    catalog_port = free_port()
+    ports |= {"s3.port": server.port, "s3.port.iceberg": catalog_port, "s3.port.lance": 0}
     address = f"http://127.0.0.1:{server.port}"
     server.run(
         [
@@ -37,8 +44,28 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ],
         answers=lambda: _answers(address),
     )  # fmt: skip
-    yield address
+    yield S3Services(address, f"http://127.0.0.1:{catalog_port}")
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server(s3_services: S3Services) -> str:
+    return s3_services.objects
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(s3_services: S3Services) -> dict[str, str]:
+    """The properties of a catalog behind REST, whose tables are objects of the service."""
+    client: Any = boto3.client(
+        "s3tables", endpoint_url=s3_services.objects, aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
+        region_name="us-east-1",
+    )  # fmt: skip
+    client.create_table_bucket(name="lake")
+    return {
+        "type": "rest", "uri": s3_services.catalog, "warehouse": "s3://lake",
+        "credential": f"{ACCESS_KEY}:{SECRET_KEY}", "s3.endpoint": s3_services.objects,
+        "s3.region": "us-east-1", "s3.access-key-id": ACCESS_KEY, "s3.secret-access-key": SECRET_KEY,
+    }  # fmt: skip
 
 
 class BucketFolder:
@@ -66,6 +93,9 @@ class BucketFolder:
 
     def get(self, key: str) -> bytes:
         return bytes(self._client.get_object(Bucket="objects", Key=self._prefix + key)["Body"].read())
+
+    def remove(self, key: str) -> None:
+        self._client.delete_object(Bucket="objects", Key=self._prefix + key)
 
     def keys(self, prefix: str = "") -> list[str]:
         found = self._client.list_objects_v2(Bucket="objects", Prefix=self._prefix + prefix).get("Contents", [])

@@ -33,13 +33,18 @@ exec '{python}' "$@"
 
 def use_warm_workers() -> None:
     """Let every Spark that is started from here on, in processes of this one too, have warm workers."""
+    os.environ |= warm_workers()
+
+
+def warm_workers() -> dict[str, str]:
+    """The variables of a process whose Spark has warm workers."""
     program = Path(sys.prefix) / "bin" / f"warm-workers-python{sys.version_info.minor}"
     partial = program.with_suffix(f".{os.getpid()}")
     partial.write_text(_PYTHON.format(python=sys.executable, daemon=__file__))
     partial.chmod(0o755)
     # Several workers of pytest-xdist write the same.
     partial.replace(program)
-    os.environ["PYSPARK_PYTHON"] = str(program)
+    return {"PYSPARK_PYTHON": str(program)}
 
 
 def _be_daemon() -> None:

@@ -16,7 +16,7 @@ const SPARK_STEP = 3;
 
 export const FleetRow = memo(function FleetRow({ pipeline, rate, at, active }) {
   const { id, description, status, stopped_by, progress, since } = pipeline;
-  const onSpark = engineText(pipeline);
+  const place = engineText(pipeline);
   const [main] = possible(status);
   const live = ["running", "recovering", "stopping"].includes(status);
   const onKeyDown = (event) => {
@@ -27,7 +27,7 @@ export const FleetRow = memo(function FleetRow({ pipeline, rate, at, active }) {
   return html`<div role="row" class="fleet-row" data-row=${id} data-status=${status} onKeyDown=${onKeyDown}>
     <span role="cell" class="cell-name">
       <a href=${href(["pipelines", id])} data-roving=${id} tabindex=${active ? 0 : -1} title=${description || id}>${id}</a>
-      ${(onSpark || description) && html`<small>${[onSpark, description].filter(Boolean).join(" · ")}</small>`}
+      ${(place || description) && html`<small>${[place, description].filter(Boolean).join(" · ")}</small>`}
     </span>
     <span role="cell" class="cell-status"><${Status} status=${status} by=${stopped_by} /></span>
     <span role="cell" class="cell-rate">

@@ -59,6 +59,7 @@ function factsOf(pipeline, node, flow) {
     facts.push(["queued", `${node.queued} of ${node.queue_size} batches`], ["refused", count(node.refused), exact(node.refused)]);
     facts.push(["call p95", duration(quantile(0.95, node.calls.bounds, node.calls.counts)), "95 of 100 calls took no longer, since start"]);
   }
+  if (node.state) facts.push(...stateFacts(node.state));
   if (node.kind === "processor") facts.push(["filtered", count(node.filtered), exact(node.filtered)]);
   if (node.retries) facts.push(["retries", count(node.retries), exact(node.retries)]);
   return facts;
@@ -77,6 +78,18 @@ function tallyFacts({ held, extended, lost, taken_over, duplicates, unreadable, 
     ["leases", `${count(held)} held, ${count(extended)} extended`, "messages kept from other workers, and how often for longer"],
     ...counts.filter(([, number]) => number).map(([name, number, meaning]) => [name, count(number), meaning]),
   ];
+}
+
+function stateFacts({ keys, bytes, watermark }) {
+  const facts = [["remembers", `${plural(keys, "key")}, ${count(bytes)}B`, "the state of the processor, which commits with its records"]];
+  if (watermark !== null) facts.push(["watermark", instant(watermark), "up to this time, by the times of the records, it has all of them"]);
+  return facts;
+}
+
+// An event time may be any that a record has, also one that a Date cannot hold.
+function instant(seconds) {
+  const date = new Date(seconds * 1000);
+  return Number.isNaN(date.getTime()) ? "–" : date.toISOString().replace(".000Z", "Z");
 }
 
 // A topic may have a hundred partitions: those that are furthest behind are worth a line.

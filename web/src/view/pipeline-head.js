@@ -13,7 +13,7 @@ const COMMANDS = ["start", "stop", "restart", "force"];
 
 export function PipelineHead({ pipeline, now, tab }) {
   const { id, description, status, stopped_by, since, delivery, progress } = pipeline;
-  const onSpark = engineText(pipeline);
+  const place = engineText(pipeline);
   const open = possible(status);
   return html`<header class="pipeline-head">
     <div class="pipeline-title">
@@ -23,8 +23,8 @@ export function PipelineHead({ pipeline, now, tab }) {
         <${Status} status=${status} by=${stopped_by} />
         <time datetime=${iso(since)} title=${`since ${moment(since)}`}>for ${duration(Math.max(1, Math.floor(now - since)))}</time>
         <span>${delivery.replaceAll("_", " ")}</span>
-        ${onSpark && html`<span>${onSpark}</span>`}
-        ${onSpark && progress?.blocked_on && html`<span role="status">waits for ${progress.blocked_on}</span>`}
+        ${place && html`<span>${place}</span>`}
+        ${pipeline.engine === "spark" && progress?.blocked_on && html`<span role="status">waits for ${progress.blocked_on}</span>`}
       </p>
       ${description && html`<p class="pipeline-description">${description}</p>`}
     </div>

@@ -19,7 +19,7 @@ import pytest
 import trio
 
 CONFIGURATION = """
-global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 1s}}
 rule_files: [{rules}]
 scrape_configs:
   - job_name: conduit-py
@@ -76,7 +76,7 @@ class Prometheus:
 
     def _get(self, url: str) -> Any:
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=100) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as refused:
             raise AssertionError(json.load(refused)["error"]) from refused

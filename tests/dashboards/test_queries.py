@@ -134,8 +134,9 @@ async def test_every_query_parses_and_finds_something(
 async def _missing(prometheus: "Prometheus", queries: list[Query]) -> list[Query]:
     """The queries that find nothing, however long one waits for enough scrapes; rates need two."""
     with trio.move_on_after(300):
-        while queries := [query for query in queries if not await _found(prometheus, query)]:
+        while queries:
             await trio.sleep(1)
+            queries = [query for query in queries if not await _found(prometheus, query)]
     return queries
 
 

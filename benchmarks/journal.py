@@ -14,8 +14,8 @@ from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.frame import Frame, encode_body, pack_bodies
 from conduit_py.journal.journal import Journal
 from conduit_py.journal.message_id import Flag, MessageUuid, ProducerId
-from conduit_py.journal.publisher import Publisher
 from conduit_py.journal.sequencer import Sequencer
+from conduit_py.journal.transactions import Publisher
 
 BATCH = 1000
 BODY = b"x" * 100

@@ -10,7 +10,7 @@ import trio
 from conduit_py.child.link import StoreCall, StoreReply, ToChild
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import ConduitError, StateFailed
-from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
+from conduit_py.exactly_once.participants import decode_replays, encode_replays
 from conduit_py.owned_process import ChildLink
 from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.letter_codec import decode_stored_letter, encode_stored_letter

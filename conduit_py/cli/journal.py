@@ -14,14 +14,14 @@ from conduit_py.cli.errors import print_error
 from conduit_py.cli.output import ExitCode, put, put_json, put_table
 from conduit_py.errors import RecordRefused
 from conduit_py.journal.audit import HARMLESS, Audit, AuditFinding, audit, repair
-from conduit_py.journal.committed_reader import CommittedReader
 from conduit_py.journal.errors import JournalDamaged, JournalGap, JournalUnfit
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.file_reader import JournalFiles
 from conduit_py.journal.frame import decode_body
 from conduit_py.journal.message_id import NO_ID, unix_seconds
-from conduit_py.journal.publisher import release_writer as release_owner
 from conduit_py.journal.sequencer import Checkpoint, Slice
+from conduit_py.journal.transactions import CommittedReader
+from conduit_py.journal.transactions import release_writer as release_owner
 
 
 def show_segments(directory: Path, *, as_json: bool) -> ExitCode:

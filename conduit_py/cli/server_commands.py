@@ -158,9 +158,9 @@ def reload(*, call: ServerCall = HERE) -> int:
 @positions.command(name="show", sort_key=1)
 def show_positions(id: PipelineId, /, *, call: StateCall = STATE_HERE) -> int:
     """Show the position of each source of a pipeline."""
-    from conduit_py.cli.positions import show
+    from conduit_py.cli.pipelines import show_positions
 
-    return show(call, id)
+    return show_positions(call, id)
 
 
 def _check_position(*, position: str, text: bool = False, **_: Any) -> None:
@@ -182,10 +182,10 @@ def set_position(
     call: StateCall = STATE_HERE,
 ) -> int:
     """Make a source continue after a position. The pipeline must be stopped."""
-    from conduit_py.cli.positions import change
+    from conduit_py.cli.pipelines import change_position
 
     encoded = b64encode(position.encode()).decode() if text else position
-    return change(call, id, source, encoded, keep_state=keep_state)
+    return change_position(call, id, source, encoded, keep_state=keep_state)
 
 
 def _check_reset(source: str | None = None, *, all: bool = False, keep_state: bool = False, **_: Any) -> None:
@@ -206,15 +206,15 @@ def reset_position(
     call: StateCall = STATE_HERE,
 ) -> int:
     """Make one source, or all, start from the beginning. The pipeline must be stopped."""
-    from conduit_py.cli.positions import change, start_over
+    from conduit_py.cli.pipelines import change_position, start_over
 
-    return start_over(call, id) if source is None else change(call, id, source, None, keep_state=keep_state)
+    return start_over(call, id) if source is None else change_position(call, id, source, None, keep_state=keep_state)
 
 
 @positions.command(name="history", sort_key=4)
 def position_history(id: PipelineId, source: SourceId, /, *, call: StateCall = STATE_HERE) -> int:
     """Show the points of the past to which a source can be set back."""
-    from conduit_py.cli.positions import show_history
+    from conduit_py.cli.pipelines import show_history
 
     return show_history(call, id, source)
 
@@ -255,7 +255,7 @@ def replay(
     call: StateCall = STATE_HERE,
 ) -> int:
     """Make a source read again what was settled since a time. The pipeline must be stopped."""
-    from conduit_py.cli.positions import replay
+    from conduit_py.cli.pipelines import replay
 
     return replay(call, id, source, since, keep_state=keep_state)
 
@@ -274,7 +274,7 @@ def request_snapshot(
     call: ServerCall = HERE,
 ) -> int:
     """Make a source read a table as a whole while the pipeline runs. Changes are read meanwhile."""
-    from conduit_py.cli.positions import request_snapshot
+    from conduit_py.cli.pipelines import request_snapshot
 
     return request_snapshot(call, id, source, collection, where)
 

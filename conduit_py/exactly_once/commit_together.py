@@ -11,15 +11,16 @@ import trio
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter, record_place
 from conduit_py.errors import Fenced, NodeFailed, RunError
-from conduit_py.exactly_once.checkpoint import (
+from conduit_py.exactly_once.gate import HeldRecords, Sealed, TransactionGate, within_windows
+from conduit_py.exactly_once.participants import (
+    Participants,
     TransactionCheckpoint,
     decode_letters,
     decode_replays,
     encode_letters,
     encode_replays,
+    taken_over,
 )
-from conduit_py.exactly_once.gate import HeldRecords, Sealed, TransactionGate, within_windows
-from conduit_py.exactly_once.participants import Participants, taken_over
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.outbox.forwarder import PipelineForwarder

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from conduit_py.graph.draw_svg import draw_svg
-from conduit_py.graph.layout import Box, Diagram, Slot, centers_of, layers_of, printable
+from conduit_py.graph.diagram import Box, Diagram, Slot, centers_of, draw_svg, layers_of, printable
 from conduit_py.graph.node import Graph
 
 Format: TypeAlias = Literal["text", "mermaid", "svg"]

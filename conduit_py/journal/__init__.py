@@ -5,11 +5,11 @@ Read in this order:
 - `message_id.py`: MessageUuid, Flag and Clock: the id of a message: its producer, its time, its transaction.
 - `frame.py`, `segment.py`: the bytes of frames and of segment files, and what is found when they are read.
 - `log.py`: Log and LogReader, the interface, and a log in memory; `registers.py`: the registers that fence writers.
-- `file_log.py` appends to files under the lock of `disk.py`; `file_reader.py` reads them; `recovery.py` is what opening
-  does about a torn tail, which the mark in `disk.py` tells from a loss; `audit.py` finds and repairs damage;
+- `file_log.py` appends to files under the lock of `disk.py`; `file_reader.py` reads them. `open_last` of
+  `segment.py` repairs a torn tail, which the mark in `disk.py` tells from a loss; `audit.py` finds and repairs damage;
   `errors.py` has every error.
-- `sequencer.py`: which messages are committed, each once; `committed_reader.py` reads just those.
-- `publisher.py`: the ids of one producer, and its claim to write for an owner.
+- `sequencer.py`: which messages are committed, each once.
+- `transactions.py`: the ids of one producer, its claim to write for an owner, and a reader of what is committed.
 - `journal.py`: Journal, the face for trio; `body.py`: records as messages.
 
 docs/explanation/journal.md has the words, the promises and the format.
@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING
 from conduit_py.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from conduit_py.journal.committed_reader import CommittedReader
     from conduit_py.journal.file_log import SEGMENT_SIZE, FileLog
     from conduit_py.journal.file_reader import FileReader, JournalFiles
     from conduit_py.journal.frame import decode_bodies, decode_body, encode_body
     from conduit_py.journal.journal import Journal
     from conduit_py.journal.message_id import TICK, Flag, MessageUuid, ProducerId
-    from conduit_py.journal.publisher import Publisher, WriterClaim
     from conduit_py.journal.sequencer import HORIZON, NONE, Checkpoint, ProducerState, Sequencer, Slice
+    from conduit_py.journal.transactions import CommittedReader, Publisher, WriterClaim
 
 _HOME = {
     "conduit_py.journal.frame": (
@@ -35,7 +34,11 @@ _HOME = {
         "decode_body",
         "encode_body",
     ),
-    "conduit_py.journal.committed_reader": ("CommittedReader",),
+    "conduit_py.journal.transactions": (
+        "CommittedReader",
+        "Publisher",
+        "WriterClaim",
+    ),
     "conduit_py.journal.file_log": (
         "SEGMENT_SIZE",
         "FileLog",
@@ -50,10 +53,6 @@ _HOME = {
         "Flag",
         "MessageUuid",
         "ProducerId",
-    ),
-    "conduit_py.journal.publisher": (
-        "Publisher",
-        "WriterClaim",
     ),
     "conduit_py.journal.sequencer": (
         "HORIZON",

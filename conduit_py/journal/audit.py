@@ -23,9 +23,20 @@ from conduit_py.journal.frame import (
     mark,
     segment_name,
 )
-from conduit_py.journal.recovery import UNFINISHED, create_segment, cut_tail, quarantine_path, set_aside
 from conduit_py.journal.registers import Registers
-from conduit_py.journal.segment import Damage, Segment, SegmentSummary, bases, next_frame, summarise
+from conduit_py.journal.segment import (
+    UNFINISHED,
+    Damage,
+    Segment,
+    SegmentSummary,
+    bases,
+    create_segment,
+    cut_tail,
+    next_frame,
+    quarantine_path,
+    set_aside,
+    summarise,
+)
 
 Kind: TypeAlias = Literal["unfinished", "damaged", "unreadable", "missing", "lost", "unsealed", "gap"]
 """`unfinished`: an append that never ended, at the end of the journal: the next writer cuts it off. `unsealed`: a

@@ -27,9 +27,18 @@ from conduit_py.journal.frame import (
     segment_name,
 )
 from conduit_py.journal.log import Append, Commit, Log, SyncPolicy, registers_for
-from conduit_py.journal.recovery import check_tail, create_segment, cut_tail, open_last, open_segment, set_aside
 from conduit_py.journal.registers import Registers, encode_registers
-from conduit_py.journal.segment import Damage, bases, registers_after
+from conduit_py.journal.segment import (
+    Damage,
+    bases,
+    check_tail,
+    create_segment,
+    cut_tail,
+    open_last,
+    open_segment,
+    registers_after,
+    set_aside,
+)
 
 SEGMENT_SIZE = 64 * 2**20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

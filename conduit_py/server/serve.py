@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from conduit_py import __version__
 from conduit_py.defaults import HOST, PORT
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.server import access, dead_letters, history, live, monitoring, pipelines, positions, taps, web
+from conduit_py.server import access, dead_letters, live, monitoring, pipelines, taps, web
 from conduit_py.server.access import VARIABLE, AccessCheck, Policy, Tokens
 from conduit_py.server.errors import UnexpectedErrors, handle_errors
 from conduit_py.server.hooks import Hooks
@@ -137,11 +137,17 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     )
     app.state.service = service
     app.state.live = live.LiveEvents()
-    app.state.history = history.ChartHistory()
+    app.state.history = monitoring.ChartHistory()
     app.state.taps = taps.TapCount()
     app.state.scrapes = monitoring.Scrapes()
-    modules = (access, pipelines, history, positions, dead_letters, taps, live, monitoring, web)
-    further = (pipelines.reload_router, pipelines.plugin_router, positions.source_router)
+    modules = (access, pipelines, dead_letters, taps, live, monitoring, web)
+    further = (
+        pipelines.reload_router,
+        pipelines.plugin_router,
+        pipelines.position_router,
+        pipelines.source_router,
+        monitoring.history_router,
+    )
     routers = [*(module.router for module in modules), *further]
     for router in routers:
         app.include_router(router)

@@ -9,7 +9,7 @@ import pytest
 
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.frame import encode_body
-from conduit_py.journal.publisher import Publisher, WriterClaim
+from conduit_py.journal.transactions import Publisher, WriterClaim
 from conduit_py.record import Record
 
 if TYPE_CHECKING:

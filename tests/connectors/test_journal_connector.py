@@ -15,7 +15,7 @@ from conduit_py.journal.errors import JournalDamaged
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.frame import decode_body, encode_body
 from conduit_py.journal.message_id import NO_ID
-from conduit_py.journal.publisher import Publisher
+from conduit_py.journal.transactions import Publisher
 from conduit_py.sdk import EndOfSource, FatalError, Fenced, NothingYet, Operation, Payload, Record, RecordRefused
 from conduit_py.testing import destination_acceptance, source_acceptance
 from conduit_py.testing.connector_driver import batch_of

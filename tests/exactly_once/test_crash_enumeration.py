@@ -12,10 +12,9 @@ import pytest
 from crash_enumeration import Enumeration
 from exactly_once_scenario import ExactlyOnceScenario, ScenarioStore
 
-from conduit_py.exactly_once.checkpoint import TransactionCheckpoint
 from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.gate import Sealed
-from conduit_py.exactly_once.participants import Participants
+from conduit_py.exactly_once.participants import Participants, TransactionCheckpoint
 from conduit_py.graph.node import Graph
 from conduit_py.record import Record
 from conduit_py.store.claim import Changes, Claim

@@ -12,9 +12,9 @@ import pytest
 from crash_enumeration import Enumeration
 from replay_scenario import ReplayScenario
 
-from conduit_py.exactly_once.checkpoint import TransactionCheckpoint
 from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.gate import Sealed
+from conduit_py.exactly_once.participants import TransactionCheckpoint
 from conduit_py.store.claim import Changes
 
 EVERY = 1 if os.environ.get("CONDUIT_ENUMERATE") == "all" else 29

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State, TransactionLimits, processor, sdk
 from conduit_py.errors import RecordRefused
-from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
+from conduit_py.exactly_once.participants import decode_replays, encode_replays
 from conduit_py.lifecycle.dead_letter_service import DeadLetterService
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Record, Source, State, TransactionLimits, processor, sdk
 from conduit_py.errors import PipelineBusy, PositionBound
-from conduit_py.exactly_once.checkpoint import TransactionCheckpoint
+from conduit_py.exactly_once.participants import TransactionCheckpoint
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.store.claim import Changes
 from conduit_py.store.memory import MemoryStore

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from conduit_py import Record, processor, sdk
 from conduit_py.backoff import Recovery
 from conduit_py.batch import Batch
-from conduit_py.exactly_once.checkpoint import TransactionCheckpoint
+from conduit_py.exactly_once.participants import TransactionCheckpoint
 from conduit_py.journal import sequencer
 from conduit_py.journal.frame import HEADER_SIZE, SUFFIX
 from conduit_py.lifecycle.supervisor import Supervisor

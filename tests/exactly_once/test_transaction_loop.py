@@ -14,7 +14,7 @@ from conduit_py.backoff import Recovery
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import RecordRefused
-from conduit_py.exactly_once.checkpoint import TransactionCheckpoint, decode_letters, encode_letters
+from conduit_py.exactly_once.participants import TransactionCheckpoint, decode_letters, encode_letters
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
 from conduit_py.store.claim import Changes

@@ -13,7 +13,7 @@ from conduit_py import Destination, Pipeline, Record, Source, sdk
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.frame import encode_body
 from conduit_py.journal.message_id import MessageUuid
-from conduit_py.journal.publisher import Publisher
+from conduit_py.journal.transactions import Publisher
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.store.store import Store
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from conduit_py import DeadLetters, Destination, Pipeline, Processor, Source, sdk
 from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.diagram import Box, Diagram, draw_svg, printable
 from conduit_py.graph.draw import draw, draw_mermaid, draw_text
-from conduit_py.graph.draw_svg import draw_svg
-from conduit_py.graph.layout import Box, Diagram, printable
 from conduit_py.graph.node import Kind
 
 SVG = "{http://www.w3.org/2000/svg}"

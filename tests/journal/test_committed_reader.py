@@ -1,9 +1,8 @@
 """Reading what is committed: publishers, replays, restarts, on either log (GZ-S10, GZ-S11)."""
 
-from conduit_py.journal.committed_reader import CommittedReader, read_uncommitted
 from conduit_py.journal.log import Log
 from conduit_py.journal.message_id import Clock, Flag, MessageUuid, ProducerId
-from conduit_py.journal.publisher import Publisher
+from conduit_py.journal.transactions import CommittedReader, Publisher, read_uncommitted
 
 A, B = ProducerId(b"\x01prodA"), ProducerId(b"\x01prodB")
 

@@ -11,8 +11,8 @@ from conduit_py.journal.errors import JournalDamaged, JournalFailed, RegisterMis
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.journal import Journal
 from conduit_py.journal.log import HEAD
-from conduit_py.journal.publisher import Publisher
 from conduit_py.journal.registers import Selector
+from conduit_py.journal.transactions import Publisher
 from tests.journal.faulty_disk import EIO, FaultyDisk
 
 

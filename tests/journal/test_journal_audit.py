@@ -9,8 +9,8 @@ from conduit_py.journal.audit import audit, repair
 from conduit_py.journal.errors import JournalUnfit
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.file_reader import FileReader
-from conduit_py.journal.publisher import Publisher, WriterClaim, release_writer
 from conduit_py.journal.segment import bases
+from conduit_py.journal.transactions import Publisher, WriterClaim, release_writer
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from conduit_py.journal.message_id import (
     clock_at,
     unix_seconds,
 )
-from conduit_py.journal.publisher import AckIntent, Publisher
+from conduit_py.journal.transactions import AckIntent, Publisher
 
 PRODUCER = ProducerId(b"\x01\x02\x03\x04\x05\x06")
 SECOND = 1_000_000_000

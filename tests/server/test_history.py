@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import trio
 from trio.testing import MockClock
 
-from conduit_py.server.history import SAMPLE_SECONDS, SAMPLES_MAX, ChartHistory
+from conduit_py.server.monitoring import SAMPLE_SECONDS, SAMPLES_MAX, ChartHistory
 
 if TYPE_CHECKING:
     from tests.server.conftest import OpenSite

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Source
 from conduit_py.server.access import Policy, Role
-from conduit_py.server.positions import DURABLE_SECONDS
+from conduit_py.server.pipelines import DURABLE_SECONDS
 from conduit_py.testing import Block, ScriptedDestination
 
 if TYPE_CHECKING:

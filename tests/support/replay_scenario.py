@@ -4,7 +4,7 @@ from exactly_once_scenario import ExactlyOnceScenario
 
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.exactly_once.checkpoint import TransactionCheckpoint, decode_replays
+from conduit_py.exactly_once.participants import TransactionCheckpoint, decode_replays
 from conduit_py.record import Record
 from conduit_py.store.claim import Changes
 from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter

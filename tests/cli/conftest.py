@@ -147,6 +147,11 @@ class Command:
         done = self(*arguments, "--json")
         return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
+    def results(self, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+        """The exit code of a `run`, and its result of each pipeline, without the progress that a slow one shows."""
+        code, lines = self.json("run", *arguments)
+        return code, [line for line in lines if line["type"] == "result"]
+
     def numbers(self) -> list[int]:
         return [int(line) for line in self.out.read_text().splitlines()]
 

@@ -64,7 +64,7 @@ async def test_files_and_texts_are_validated_explained_and_run(folder: Path) -> 
     async with Client(make_server(folder, frozenset(["run"]))) as client:
         wrong = await call(client, "validate", yaml=YAML.replace("log", "lag"))
         drawn = await call(client, "explain", file="orders.yaml")
-        ran = await call(client, "run", yaml=YAML)
+        ran = await call(client, "run", yaml=YAML, seconds=120)
         schema = json.loads(await call(client, "pipeline_schema"))
         neither = await call(client, "validate")
 

@@ -65,7 +65,7 @@ def test_fresh_forgets_only_the_pipelines_that_run(command: "Command") -> None:
     command.pipeline("Count(to=2)", id="second", before=command.pipeline("Count(to=1)", id="first"))
     command("run", "orders.py")
     command("run", "orders.py", "--fresh", "--pipeline", "first")
-    code, results = command.json("run", "orders.py")
+    code, results = command.results("orders.py")
 
     assert code == 0
     assert sorted(command.numbers()) == [1, 1, 1, 2]
@@ -77,7 +77,7 @@ def test_fresh_forgets_only_the_pipelines_that_run(command: "Command") -> None:
 
 def test_all_pipelines_of_a_file_run_together_and_one_that_fails_stops_no_other(command: "Command") -> None:
     command.pipeline(id="sound", before=command.pipeline("Count()", "Broken()", id="unsound"))
-    code, results = command.json("run", "orders.py")
+    code, results = command.results("orders.py")
 
     assert code == 1
     assert {result["pipeline"]: (result["status"], result["exit_code"]) for result in results} == {

@@ -144,7 +144,9 @@ def local_folders(pids: set[int]) -> set[Path]:
 
 
 def with_secret(*folders: Path) -> Iterator[Path]:
-    for path in {each for folder in folders for each in folder.rglob("*")}:
+    # Not by rglob, which fails where Spark deletes a folder meanwhile.
+    found = {Path(at, name) for folder in folders for at, _, names in os.walk(folder) for name in names}
+    for path in found:
         try:
             if path.name != "given.json" and path.is_file() and CANARY.encode() in path.read_bytes():
                 yield path
@@ -155,7 +157,10 @@ def with_secret(*folders: Path) -> Iterator[Path]:
 def is_readable(path: Path) -> bool:
     """Whether another user could read it, if the folders of the tests were open."""
     inside = [path, *path.parents]
-    return path.stat().st_mode & 0o044 != 0 and all(each.stat().st_mode & 0o011 for each in inside[1:3])
+    try:
+        return path.stat().st_mode & 0o044 != 0 and all(each.stat().st_mode & 0o011 for each in inside[1:3])
+    except FileNotFoundError:
+        return False  # It was deleted meanwhile.
 
 
 def conf_of(events: Path) -> dict[str, str]:

@@ -254,7 +254,7 @@ def test_values_that_are_kept_have_their_type(values: list[Any], kills: list[int
         return record_of(event) if event.source == "clock" else Record.of({"t": 1, "v": values[event.value]})
 
     events = [*(Event("left", 1, value=index) for index in range(len(values))), Event("clock", 1, end=True)]
-    killed = KilledProcessor(processor, ["left", "clock"], made, lambda record: record.payload.after)
+    killed: KilledProcessor[Any] = KilledProcessor(processor, ["left", "clock"], made, lambda each: each.payload.after)
     [shown] = killed.run(events, [1, 3], kills)
 
     # By their texts: 1 and True are equal, and so are times of two zones.

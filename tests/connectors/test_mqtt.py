@@ -23,7 +23,7 @@ import conduit_py
 from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.testing import destination_acceptance
+from conduit_py.testing import destination_acceptance, source_acceptance
 from conduit_py.testing.connector_driver import batch_of
 from conduit_py.testing.server_process import free_port
 
@@ -90,6 +90,14 @@ def topic_to_fill(
     return mqtt.Destination(url=mosquitto.url, topic=queue_name), stored
 
 
+def five_messages(mosquitto: MosquittoServer, subscriber: Subscriber, queue_name: str) -> mqtt.Source:
+    # The broker keeps messages from the first start of a session on.
+    opened(mosquitto, queue_name).close()
+    subscriber.send([b"%d" % number for number in range(5)])
+    return mqtt.Source(url=mosquitto.url, topics=[queue_name], client_id=queue_name)
+
+
+TestSource = source_acceptance(five_messages, records=5)
 TestDestination = destination_acceptance(topic_to_fill, refused=Record(operation=Operation.DELETE, key=b"k"))
 
 

@@ -19,7 +19,7 @@ from queue_harness import drained
 from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.testing import destination_acceptance
+from conduit_py.testing import destination_acceptance, source_acceptance
 from conduit_py.testing.connector_driver import batch_of
 from conduit_py.testing.server_process import free_port
 
@@ -73,6 +73,14 @@ def queue_to_fill(
     return make(rabbitmq, queue_name), lambda: [msgspec.json.decode(body) for _, body in client.look(queue_name)]
 
 
+def five_messages(rabbitmq: RabbitServer, client: RabbitClient, queue_name: str) -> rabbitmq.Source:
+    client.create(queue_name)
+    for number in range(5):
+        client.send(queue_name, [b"%d" % number], message_id=f"m-{number}")
+    return rabbitmq_source(rabbitmq, queue_name, unique_ids=True)
+
+
+TestSource = source_acceptance(five_messages, records=5)
 TestDestination = destination_acceptance(queue_to_fill, refused=Record(operation=Operation.DELETE, key=b"k"))
 
 

@@ -142,7 +142,8 @@ class WriteAdapter(Protocol):
 class Processor:
     """A processor in a pipeline. Records for which `when` is false pass unchanged; with `asyncio` it runs there.
 
-    With `where="process"` each of its workers is a process, for functions that compute.
+    With `where="process"` each of its workers is a process, for functions that compute. With `batch_seconds` records
+    wait for others so long, until there are `batch_size` of them: a processor that takes batches gets larger ones.
     """
 
     @collect_keyword_problems
@@ -154,6 +155,8 @@ class Processor:
         settings: Mapping[str, object] | None = None,
         workers: int | None = None,
         where: Where | None = None,
+        batch_size: int | None = None,
+        batch_seconds: float | None = None,
         when: Condition | str | None = None,
         retry: Retry | None = None,
         asyncio: bool = False,
@@ -169,8 +172,12 @@ class Processor:
         self.where: Where = where if where is not None else own.where if own else "thread"
         chosen = when or (own.when if own else None)
         self.retry = retry or (own.retry if own else None) or Retry(attempts=1)
+        self.batch_size, self.batch_seconds = batch_size, batch_seconds
         self.after = _ids(after)
-        values = dict(id=id, workers=self.workers, where=self.where, when=chosen, retry=self.retry)
+        values = dict(
+            id=id, workers=self.workers, where=self.where, batch_size=batch_size, batch_seconds=batch_seconds,
+            when=chosen, retry=self.retry,
+        )  # fmt: skip
         checked, problems = check_options(ProcessorSettings, values, self.place)
         self.when: Condition | None = checked.when if isinstance(checked, ProcessorSettings) else None
         self.problems = problems + more

@@ -113,8 +113,18 @@ class ProcessorSettings(Options):
     where: Where = Field(
         default="thread", description="where workers run: in threads of this process, or each in a process of its own"
     )
+    batch_size: int | None = Field(default=None, ge=1, description="the most records that are processed together")
+    batch_seconds: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="how long records wait for others, until a batch is full"
+    )
     when: When | None = None
     retry: Retry | None = None
+
+    @model_validator(mode="after")
+    def _waits_for_what(self) -> "ProcessorSettings":
+        if self.batch_size is not None and self.batch_seconds is None:
+            raise ValueError("batch_size needs batch_seconds: how long records wait until there are so many")
+        return self
 
 
 class TransactionLimits(Options):

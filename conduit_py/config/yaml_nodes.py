@@ -16,7 +16,7 @@ from conduit_py.defaults import ID_PATTERN, NODE_ID_LENGTH_MAX, WORKERS_MAX
 from conduit_py.errors import EnvironmentUnfit, RecordRefused
 from conduit_py.graph.compile import taken_id
 from conduit_py.pipeline import DeadLetters, Destination, Processor, Source
-from conduit_py.pipeline_settings import Delivery, DestinationSettings, RateLimit, SourceSettings
+from conduit_py.pipeline_settings import Delivery, DestinationSettings, ProcessorSettings, RateLimit, SourceSettings
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
 from conduit_py.sdk.plugin import Options, Place, Plugin, check_options, did_you_mean
@@ -125,14 +125,18 @@ _CLASSES: Final[dict[registry.Kind, type[Any]]] = {
 }
 
 
-LIMIT_KEYS: Final = {"source": ["batch-size", "window"], "destination": ["batch-size", "batch-bytes", "batch-seconds"]}
+LIMIT_KEYS: Final = {
+    "source": ["batch-size", "window"],
+    "destination": ["batch-size", "batch-bytes", "batch-seconds"],
+    "processor": ["batch-size", "batch-seconds"],
+}
 SOURCE_KEYS: Final = ["atomic", "schedule", "timezone", "window"]
 CONNECTOR_KEYS: Final = [
     *("id", "type", "plugin", "name", "settings", "processors", "rate"),
     *dict.fromkeys([*SOURCE_KEYS, *LIMIT_KEYS["destination"]]),
 ]
 RATE_KEYS: Final = [name.replace("_", "-") for name in RateLimit.model_fields]
-PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "where", "type"]
+PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "where", *LIMIT_KEYS["processor"], "type"]
 QUEUE_KEYS: Final = ["plugin", "settings", "window-size", "window-nack-threshold"]
 NAME_LENGTH_MAX: Final = 256
 DEFAULT_QUEUE: Final = "log"
@@ -202,12 +206,12 @@ class _ReadConnector(NamedTuple):
 
 
 def _read_limits(section: Section, kind: registry.Kind) -> dict[str, Any]:
-    """How much a node reads or writes at once and in a second; only what is given and right."""
+    """How much a node reads, writes or processes at once and in a second; only what is given and right."""
     texts = {key: section.text(key) for key in LIMIT_KEYS[kind]}
     given = {key.replace("-", "_"): text for key, text in texts.items() if text is not None}
-    model: type[Options] = SourceSettings if kind == "source" else DestinationSettings
-    limits = _check(section, model, {"id": "any", **given}, given)
-    if (inner := section.section("rate", RATE_KEYS)) is not None:
+    models: dict[str, type[Options]] = {"source": SourceSettings, "processor": ProcessorSettings}
+    limits = _check(section, models.get(kind, DestinationSettings), {"id": "any", **given}, given)
+    if kind != "processor" and (inner := section.section("rate", RATE_KEYS)) is not None:
         texts = {key.replace("-", "_"): inner.text(key) for key in RATE_KEYS}
         rate = _check(inner, RateLimit, {key: text for key, text in texts.items() if text is not None}, texts)
         limits |= {"rate": RateLimit(**rate)} if rate else {}
@@ -285,11 +289,11 @@ def _processor(section: Section, version: str, seen: dict[str, int]) -> Processo
         section.problem("where", f"must be thread or process, not {where[:40]!r}")
         return None
     # Both are read before either is refused, so that all problems are reported at once.
-    condition = _condition(section, version)
+    condition, limits = _condition(section, version), _read_limits(section, "processor")
     plugin = read.make() if read is not None else None
     if id is None or not isinstance(plugin, sdk.Processor):
         return None
-    return set_place(Processor(id, plugin, workers=workers, where=where, when=condition), section)
+    return set_place(Processor(id, plugin, workers=workers, where=where, when=condition, **limits), section)
 
 
 def _plugin_key(section: Section, version: str) -> str:

@@ -24,6 +24,7 @@ from conduit_py.pipeline_settings import (
     Delivery,
     DestinationSettings,
     EngineName,
+    ProcessorSettings,
     RateLimit,
     SourceSettings,
     Spark,
@@ -80,6 +81,7 @@ def yaml_schema() -> Schema:
     processor = _object(
         PROCESSOR_KEYS,
         ["id"],
+        ProcessorSettings,
         plugin=_names(kinds["processor"]),
         settings={"type": "object"},
         where={"enum": list(get_args(Where))},

@@ -75,6 +75,10 @@ class CommitTogether(CommitStrategy):
         return self.gate.holds_writes
 
     @property
+    def closing(self) -> bool:  # type: ignore[override]
+        return self.gate.closing
+
+    @property
     def uncommitted(self) -> int:
         """The number of records in the open transaction and in the one that is being committed."""
         return self._committing + self.gate.records
@@ -315,14 +319,9 @@ class CommitTogether(CommitStrategy):
         before = {source: self._positions.get(source) for source in sealed.positions}
         checkpoint = TransactionCheckpoint(self._participants.home or "", intents, letters, replayed, before)
         return Changes(
-            number,
-            checkpoint.encode(),
-            puts=sealed.puts,
-            once=sealed.once,
-            intents=sealed.outbox,
-            positions=sealed.positions,
-            shards=self._shards(sealed),
-        )
+            number, checkpoint.encode(), puts=sealed.puts, once=sealed.once, intents=sealed.outbox,
+            positions=sealed.positions, shards=self._shards(sealed),
+        )  # fmt: skip
 
     def _shards(self, sealed: Sealed) -> list[ShardChange]:
         """Return the progress of shared work, which commits together with its output (I14)."""

@@ -103,7 +103,7 @@ class TransactionGate:
         self.changed.set()
 
     def _admits(self, count: int, size: int) -> bool:
-        if self._closed or self.full:
+        if self.closing:
             return False
         if not self.records:
             # An empty transaction admits any size. A record larger than `max_bytes` would otherwise wait for ever.
@@ -126,6 +126,11 @@ class TransactionGate:
         if not stalled:
             return latest
         return min(latest, max(self.opened_at + self.limits.min_seconds, self.pace.due_at))
+
+    @property
+    def closing(self) -> bool:
+        """True if no more records are admitted to the open transaction."""
+        return self._closed or self.full
 
     def close(self) -> None:
         """Admit no more records to the open transaction."""
@@ -249,6 +254,11 @@ class HeldRecords:
 
 
 def within_windows(graph: Graph, limits: TransactionLimits) -> TransactionLimits:
-    """Limit transactions to half of the smallest window: two are in flight, and a full window blocks its source."""
+    """Limit transactions to half of the smallest window: two are in flight, and a full window blocks its source.
+
+    They may be open as long as records wait for others before a processor.
+    """
     fits = max(1, min(source.window for source in graph.pipeline.sources) // 2)
-    return limits.model_copy(update={"max_records": min(limits.max_records, fits)})
+    seconds = max((node.collects for node in graph.nodes.values()), default=0.0)
+    changes = {"max_records": min(limits.max_records, fits), "max_seconds": max(limits.max_seconds, seconds)}
+    return limits.model_copy(update=changes)

@@ -131,26 +131,27 @@ def _dead_letter_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _state_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    lists: list[tuple[str, list[Processor]]] = [("processors", pipeline.processors)]
-    lists += [(f"sources.{each.id}.processors", each.processors) for each in pipeline.sources]
-    lists += [(f"destinations.{each.id}.processors", each.processors) for each in pipeline.destinations]
-    for prefix, processors in lists:
-        for processor in processors:
-            if processor.processor is None or not processor.processor.stateful:
-                continue
-            path = f"{prefix}.{processor.id}"
-            if pipeline.delivery != "exactly_once":
-                what = "keeps state, which is correct after a crash only if it commits with the records"
-                yield _problem(processor, path, what, 'use delivery="exactly_once"')
-            if processor.workers > 1:
-                what = f"keeps state, which {processor.workers} workers would change in an arbitrary order"
-                yield _problem(processor, f"{path}.workers", what, "use one worker")
+    for path, processor in _processors(pipeline):
+        if processor.processor is None or not processor.processor.stateful:
+            continue
+        if pipeline.delivery != "exactly_once":
+            what = "keeps state, which is correct after a crash only if it commits with the records"
+            yield _problem(processor, path, what, 'use delivery="exactly_once"')
+        if processor.workers > 1:
+            what = f"keeps state, which {processor.workers} workers would change in an arbitrary order"
+            yield _problem(processor, f"{path}.workers", what, "use one worker")
 
 
-def _problem(
-    declared: Pipeline | Source | Destination | Processor, path: str, message: str, suggestion: str
-) -> Problem:
-    return Problem(path, message, suggestion, *(declared.place or (None, None)))
+def _processors(pipeline: Pipeline) -> Iterator[tuple[str, Processor]]:
+    """Yield every processor of a pipeline with its path."""
+    yield from ((f"processors.{each.id}", each) for each in pipeline.processors)
+    for kind, ends in (("sources", pipeline.sources), ("destinations", pipeline.destinations)):
+        for end in ends:
+            yield from ((f"{kind}.{end.id}.processors.{each.id}", each) for each in end.processors)
+
+
+def _problem(at: Pipeline | Source | Destination | Processor, path: str, message: str, suggestion: str) -> Problem:
+    return Problem(path, message, suggestion, *(at.place or (None, None)))
 
 
 def file_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -309,9 +310,7 @@ def _place_problems(graph: Graph, node: Node) -> Iterator[Problem]:
             what = f"defers, but {each.id} is atomic: a deferred record would divide its group"
             yield _problem(node.declared, f"processors.{node.id}", what, f"remove atomic of {each.id}, or do not defer")
         if each.kind == "source" and graph.votes(each.id) != votes:
-            what = (
-                f"defers, but records of {each.id} also take another branch, where they would be written all the same"
-            )
+            what = f"defers, but records of {each.id} also take another branch, where they would be written"
             yield _problem(node.declared, f"processors.{node.id}", what, "put it before the branches split")
 
 
@@ -342,8 +341,10 @@ def spark_problems(pipeline: Pipeline) -> Iterator[Problem]:
         for name in ("rate", "batch_size", "batch_bytes", "batch_seconds"):
             if getattr(destination, name) is not None:
                 yield _unlimited(destination, f"destinations.{destination.id}.{name}")
+    waiting = [(path, each) for path, each in _processors(pipeline) if each.batch_seconds is not None]
+    yield from (_unlimited(each, f"{path}.batch_seconds") for path, each in waiting)
 
 
-def _unlimited(declared: Source | Destination, path: str) -> Problem:
+def _unlimited(declared: Source | Destination | Processor, path: str) -> Problem:
     what = "is not kept on Spark, whose tasks read and prepare records side by side"
     return _problem(declared, path, what, 'run it on the engine "trio", or remove it')

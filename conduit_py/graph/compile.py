@@ -204,8 +204,21 @@ def _processor_problems(prefix: str, processors: Sequence[Processor]) -> Iterato
     for processor in processors:
         path = f"{prefix}.{processor.id}"
         yield from (at(problem, path) for problem in processor.problems)
+        if processor.batch_seconds and not processor.problems:
+            yield from (at(problem, path) for problem in _collecting_problems(processor))
         if processor.where == "process" and not processor.problems:
             yield from (at(problem, path) for problem in _process_problems(processor))
+
+
+def _collecting_problems(processor: Processor) -> Iterator[Problem]:
+    """Why records cannot wait for others before a processor."""
+    plugin, place = processor.processor, processor.place or (None, None)
+    assert plugin is not None
+    if plugin.by_table:
+        what = "takes tables, which are as large as their source makes them"
+        yield Problem("batch_seconds", what, "remove it, and set batch_size of the source", *place)
+    elif plugin.defers:
+        yield Problem("batch_seconds", "defers, and a record that waits cannot be deferred", "remove it", *place)
 
 
 def _process_problems(processor: Processor) -> Iterator[Problem]:

@@ -35,6 +35,11 @@ class Node:
         return plugin is not None and plugin.defers
 
     @property
+    def collects(self) -> float:
+        """How many seconds records wait for others before this processor; 0 if they do not."""
+        return (self.declared.batch_seconds or 0.0) if isinstance(self.declared, Processor) else 0.0
+
+    @property
     def label(self) -> str:
         """The name of its connector or processor."""
         if isinstance(self.declared, Processor):

@@ -84,7 +84,11 @@ def _node(node: Node) -> dict[str, Any]:
     return _definition_of(node.declared, "after", "named")
 
 
-_FIXED_AT_START = {"has a state": attrgetter("stateful"), "defers": attrgetter("defers")}
+_FIXED_AT_START = {
+    "has a state": attrgetter("stateful"),
+    "defers": attrgetter("defers"),
+    "collects": attrgetter("collects", "declared.batch_size"),
+}
 """What a run sets up when it starts, so a swap cannot change it."""
 
 

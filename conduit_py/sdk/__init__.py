@@ -19,6 +19,7 @@ from conduit_py.record import (
     decode_json,
     encode_json,
 )
+from conduit_py.record_codec import decode_payload, encode_payload
 from conduit_py.sdk.checkpointed_source import CheckpointedSource, Fetched, SourceCheckpoint, UnreadableRecord
 from conduit_py.sdk.destination import (
     AckMode,
@@ -117,7 +118,9 @@ __all__ = [
     "UnreadableRecord",
     "WriteGuarantee",
     "decode_json",
+    "decode_payload",
     "encode_json",
+    "encode_payload",
     "foreign_position",
     "is_too_deep",
     "may_repeat_keys",

@@ -134,6 +134,8 @@ class CommitStrategy(ABC):
     """True if `admit` does nothing, so that a batch need not wait for it."""
     awaits_flushes = False
     """True if a commit waits until destinations have flushed everything before it."""
+    closing = False
+    """True while a transaction waits for the records that are in flight, and admits no others."""
     holds_writes = False
     """True while nothing may be written before `before_write` returns."""
     admit_max: int | None = None

@@ -4,6 +4,7 @@
 which several nodes may send to.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -14,6 +15,7 @@ from conduit_py.batch import Batch
 from conduit_py.stream.commit import Deferral
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.processor_node import ProcessorNode
+from conduit_py.stream.signal import HeldBatches, Pace
 
 
 class FanIn:
@@ -116,6 +118,39 @@ async def run_processors(inbox: "trio.MemoryReceiveChannel[Batch]", chain: list[
     with inbox, out:
         async for batch in inbox:
             await run_chain(chain, batch, out)
+
+
+async def run_collecting(
+    inbox: "trio.MemoryReceiveChannel[Batch]",
+    chain: list[ProcessorNode],
+    out: FanOut,
+    collector: HeldBatches,
+    must_leave: Callable[[], bool],
+) -> None:
+    """As `run_processors`, if records wait for others before the first one. While `must_leave` is true none waits."""
+    first, *others = chain
+    with inbox, out:
+        ended = False
+        while not ended:
+            ended = await _collect(inbox, collector)
+            while batches := collector.next_batches(everything=ended or must_leave()):
+                # Apart again: each batch goes on with the span under which its votes are counted.
+                for batch in await first.apply_together(batches):
+                    await run_chain(others, batch, out)
+
+
+async def _collect(inbox: "trio.MemoryReceiveChannel[Batch]", collector: HeldBatches) -> bool:
+    """Hold the next batch, or wait until something held may be due. Returns True if the inbox has ended."""
+    until = collector.due_at
+    if until < math.inf:
+        # Not only when it is due: a window may be full before, or a transaction end.
+        until = min(until, trio.current_time() + Pace.SECONDS_MAX)
+    with trio.move_on_at(until):
+        try:
+            collector.hold(await inbox.receive())
+        except trio.EndOfChannel:
+            return True
+    return False
 
 
 async def run_chain(chain: Sequence[ProcessorNode], batch: Batch, out: FanOut) -> None:

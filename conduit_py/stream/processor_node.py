@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import compress
+from itertools import compress, groupby, islice
 from operator import is_not
 from types import NoneType
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.processor_calls import GivenUp, Results, SameResults, TableChange, finish
+from conduit_py.stream.signal import join_batches
 from conduit_py.stream.worker import WorkerPool
 from conduit_py.user_errors import code_location
 
@@ -119,6 +120,17 @@ class ProcessorNode:
         finally:
             if self.turn is not None:
                 self.turn.release()
+
+    async def apply_together(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Process batches of one source as one; return for each of them the batch that leaves this node."""
+        left: list[Batch] = []
+        for pool, group in groupby(batches, self._pool_for):
+            # Their records are asked for first: a part of the results must mean what all of them mean.
+            together = [batch for batch in group if batch.records]
+            with self._context.meter.waiting(WaitReason.PROCESSOR):
+                rest = iter(await finish(pool.results(join_batches(together))))
+            left += [self._outcome(batch, list(islice(rest, len(batch)))) for batch in together]
+        return left
 
     async def apply_in_part(self, batch: Batch) -> tuple[Batch, Batch]:
         """Process a batch up to the first deferred record; return what leaves this node, and the rest unchanged."""

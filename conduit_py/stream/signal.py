@@ -116,31 +116,31 @@ class IdleBackoff:
         return seconds
 
 
-class WriteLimit:
-    """Holds the messages of a destination until a write is due; says how many records and bytes one may have.
+class HeldBatches:
+    """Holds messages until a batch of them is due.
 
-    A batch is due when it is full, or `batch_seconds` after its first message came. Invariant 1: the messages of a
+    A batch is due when it is full, or `seconds` after its first message came. Invariant 1: the messages of a
     source leave in the order in which they came. The windows of the sources bound how many are held.
     """
 
-    def __init__(self, declared: Destination) -> None:
-        self._throttle = Throttle(declared.rate) if declared.rate is not None else None
-        self._seconds = declared.batch_seconds or 0.0
-        self._records_max = declared.batch_size or sys.maxsize
-        if self._throttle is not None:
-            self._records_max = min(self._records_max, self._throttle.most(1.0))
-        self._bytes_max = declared.batch_bytes or sys.maxsize
+    def __init__(self, seconds: float, records_max: int, bytes_max: int = sys.maxsize) -> None:
+        self._seconds = seconds
+        self._records_max = records_max
+        self._bytes_max = bytes_max
         self._held: dict[str, _Held] = {}
         self.due_at = math.inf
-        """When the oldest message must be written; infinite if there is none."""
+        """When the oldest message must leave; infinite if there is none."""
 
     def hold(self, batch: Batch) -> None:
-        """Take over a batch, which leaves by `next_part`."""
+        """Take over a batch, which leaves by `next_batches`."""
         self._held.setdefault(batch.span.source, _Held()).add(batch)
         self._note_oldest()
 
-    def next_part(self, *, everything: bool = False) -> Batch | None:
-        """Remove and return the next batch that is due, if there is one. With `everything` all messages are due."""
+    def next_batches(self, *, everything: bool = False) -> list[Batch]:
+        """Remove and return what is due next, of one source: batches that fit together, or none.
+
+        With `everything` all messages are due.
+        """
         everything = everything or trio.current_time() >= self.due_at
         for source, held in self._held.items():
             if everything or held.seams or held.records >= self._records_max or held.bytes >= self._bytes_max:
@@ -149,16 +149,32 @@ class WriteLimit:
                     del self._held[source]
                 self._note_oldest()
                 return part
-        return None
+        return []
+
+    def _note_oldest(self) -> None:
+        self.due_at = min((each.oldest_at for each in self._held.values()), default=math.inf) + self._seconds
+
+
+class WriteLimit(HeldBatches):
+    """Holds the messages of a destination until a write is due; says how many records and bytes one may have."""
+
+    def __init__(self, declared: Destination) -> None:
+        self._throttle = Throttle(declared.rate) if declared.rate is not None else None
+        records_max = declared.batch_size or sys.maxsize
+        if self._throttle is not None:
+            records_max = min(records_max, self._throttle.most(1.0))
+        super().__init__(declared.batch_seconds or 0.0, records_max, declared.batch_bytes or sys.maxsize)
+
+    def next_part(self, *, everything: bool = False) -> Batch | None:
+        """Remove and return the next batch that is due, if there is one. With `everything` all messages are due."""
+        batches = self.next_batches(everything=everything)
+        return join_batches(batches) if batches else None
 
     async def wait(self, part: Batch) -> None:
         """Wait until the rate allows to write this part."""
         if self._throttle is not None:
             await trio.sleep(self._throttle.wait_seconds)
             self._throttle.count(len(part), _record_size(part) * len(part))
-
-    def _note_oldest(self) -> None:
-        self.due_at = min((each.oldest_at for each in self._held.values()), default=math.inf) + self._seconds
 
 
 class _Held:
@@ -182,8 +198,8 @@ class _Held:
         self.records += len(batch)
         self.bytes += size * len(batch)
 
-    def take(self, records_max: int, bytes_max: int) -> Batch:
-        """Remove and return the oldest messages, as many as one write may have; a record too large leaves alone."""
+    def take(self, records_max: int, bytes_max: int) -> list[Batch]:
+        """Remove and return the oldest messages, as many as one batch may have; a record too large leaves alone."""
         taken: list[Batch] = []
         while self._batches:
             batch, came_at, size = self._batches[0]
@@ -202,11 +218,13 @@ class _Held:
                 records_max, bytes_max = records_max - count, bytes_max - count * size
             if count < len(batch) or not records_max:
                 break
-        return taken[0] if len(taken) == 1 else join_batches(taken)
+        return taken
 
 
 def join_batches(batches: Sequence[Batch]) -> Batch:
     """Return the messages of consecutive batches of one source as one batch. They keep their identities."""
+    if len(batches) == 1:
+        return batches[0]
     parts = list(dict.fromkeys(batch.span for batch in batches))
     first, positions = parts[0].first, list[bytes]()
     sizes: list[int] | None = None if all(part.sizes is None for part in parts) else []

@@ -1,10 +1,12 @@
 """Wiring: builds the tasks of a run from a graph, connected by bounded channels."""
 
 import random
+from functools import partial
 from typing import Any
 
 import trio
 
+from conduit_py import defaults
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph, Node, deferring_processors, sources_above
 from conduit_py.inspect.tap_point import Taps
@@ -21,7 +23,7 @@ from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, ShardTracker, Task
 from conduit_py.stream.dead_letters import new_handler
-from conduit_py.stream.fan_out import FanIn, FanOut, run_deferring, run_processors
+from conduit_py.stream.fan_out import FanIn, FanOut, run_collecting, run_deferring, run_processors
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import LagWatch, Meter, StateGauge
 from conduit_py.stream.plugin_calls import PluginCaller
@@ -29,7 +31,7 @@ from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.reader import Dispatcher, ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler
-from conduit_py.stream.signal import Signal, Throttle
+from conduit_py.stream.signal import HeldBatches, Signal, Throttle
 from conduit_py.stream.snapshot_requests import RequestableCaller, SnapshotRequests
 from conduit_py.stream.writer import Writer
 
@@ -127,6 +129,8 @@ class Wiring:
             return False
         if node.id in self._deferrals:
             return True  # so that all its records come through one channel
+        if node.collects:
+            return True
         joined = len(node.inputs) > 1 or len(self._graph.nodes[node.inputs[0]].outputs) > 1
         return node.kind == "destination" or joined
 
@@ -218,11 +222,19 @@ class Wiring:
         inbox = self._fan_ins[node.id].inbox
         chain, fan_out = self._chain(node)
         chain = [self.processors[node.id], *chain]
-        deferral = self._deferrals.get(node.id)
-        if deferral is None:
+        deferral, declared = self._deferrals.get(node.id), node.declared
+        if isinstance(declared, Processor) and declared.batch_seconds:
+            collector = HeldBatches(declared.batch_seconds, declared.batch_size or defaults.BATCH_SIZE)
+            work = partial(run_collecting, inbox, chain, fan_out, collector, self._must_leave)
+            self.tasks.append(Task(node.id, work))
+        elif deferral is None:
             self.tasks.append(Task(node.id, lambda: run_processors(inbox, chain, fan_out)))
         else:
             self.tasks.append(Task(node.id, lambda: run_deferring(inbox, chain, fan_out, deferral)))
+
+    def _must_leave(self) -> bool:
+        """True if nothing may wait for more records: none can come before those that wait are settled."""
+        return self._commit.closing or not all(each.credit for each in self.ledgers.values())
 
     def _add_destination(self, node: Node, declared: Destination) -> None:
         assert declared.connector is not None

@@ -18,7 +18,9 @@ from conduit_py.batch import Batch, MessageId, Piece, Span
 from conduit_py.payloads import Payloads
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, Answer, DestinationConnector
-from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
+from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SharedSource, SourceConnector
+from conduit_py.store.memory import MemoryStore
+from conduit_py.stream.commit import ShardTracker
 from conduit_py.stream.plugin_calls import PluginCaller, is_async
 
 RECORDS_MAX = 10_000
@@ -35,6 +37,11 @@ class SourceCase:
     @property
     def bounded(self) -> bool:
         return self.records is None
+
+    @property
+    def resumable(self) -> bool:
+        """True if it continues at a position. One that shares its work has a position for each shard."""
+        return self.connector.resumable and not isinstance(self.connector, SharedSource)
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,8 @@ class SourceDriver:
         """Everything that was read since it was opened."""
 
     async def open(self, position: bytes | None) -> None:
+        if isinstance(self.connector, SharedSource):
+            ShardTracker(self.connector, MemoryStore().shards, "acceptance/source")
         await self._calls("open", position)
 
     async def start_position(self) -> bytes | None:

@@ -11,7 +11,7 @@ import trio
 from conduit_py import metadata
 from conduit_py.record import Record
 from conduit_py.sdk.endpoint import EndpointSource
-from conduit_py.sdk.source import EndOfSource, Reading, SnapshotRefused, SnapshotRequest, SourceConnector
+from conduit_py.sdk.source import EndOfSource, Reading, SharedSource, SnapshotRefused, SnapshotRequest, SourceConnector
 from conduit_py.testing.connector_driver import (
     DoesNotApply,
     SourceCase,
@@ -26,13 +26,13 @@ PROMPT_SECONDS = 30.0
 
 @asynccontextmanager
 async def opened_source(case: SourceCase, position: bytes | None = None) -> AsyncIterator[SourceDriver]:
-    """Open a source, with the background task of one that takes requests, and tear it down."""
+    """Open a source, with the background task of one that takes requests or shares its work, and tear it down."""
     driver = SourceDriver(case)
     errors: list[Exception] = []
     try:
         await driver.open(position)
         async with trio.open_nursery() as nursery:
-            if isinstance(driver.connector, EndpointSource):
+            if isinstance(driver.connector, (EndpointSource, SharedSource)):
                 nursery.start_soon(driver.connector.background)
             try:
                 yield driver
@@ -55,7 +55,7 @@ async def reads_what_it_holds(case: SourceCase) -> None:
 
 async def never_reads_more_than_asked_for(case: SourceCase) -> None:
     # What a source that cannot resume has given once may be gone for the next.
-    for n in (1, 2, 3) if case.connector.resumable else (2,):
+    for n in (1, 2, 3) if case.resumable else (2,):
         async with opened_source(case) as source:
             await source.read_all(n, limit=case.records or 20)
 
@@ -133,7 +133,7 @@ async def announces_schemas_with_their_records(case: SourceCase) -> None:
     if not any(each.schemas for each in source.readings):
         raise DoesNotApply("the source has no schemas")
     _require_schemas(source.readings)
-    if case.connector.resumable and len(records) > 1:
+    if case.resumable and len(records) > 1:
         async with opened_source(case, records[0].position) as source:
             await source.read_all(2, limit=len(records) - 1)
         _require_schemas(source.readings)
@@ -255,7 +255,7 @@ async def leaks_nothing(case: SourceCase) -> None:
     async def live(alive: list[Any]) -> None:
         async with opened_source(case) as source:
             alive.append(source.connector)
-            if case.connector.resumable:
+            if case.resumable:
                 await source.read(1)
 
     await leaves_nothing_behind(live)
@@ -285,8 +285,8 @@ SOURCE_CHECKS: tuple[SourceCheck, ...] = (
 
 
 def _needs_resuming(case: SourceCase) -> None:
-    if not case.connector.resumable:
-        raise DoesNotApply("the source is declared as not resumable")
+    if not case.resumable:
+        raise DoesNotApply("the source is declared as not resumable, or shares its work: it has no position of its own")
 
 
 async def _resumes_after(case: SourceCase, records: list[Record], index: int) -> None:

@@ -201,3 +201,14 @@ def test_wrong_limits_are_problems_at_their_keys(load: Load, said: Said) -> None
     assert "connectors.out.window: is a setting of sources" in texts
     assert "connectors.out.rate.per-second: there is no such key" in texts
     assert "records-per-second or bytes-per-second must be given" in texts
+
+
+def test_records_wait_for_others_before_a_processor(load: Load, said: Said) -> None:
+    limits = "batch-size: 64, batch-seconds: 2"
+    line = "processors: [{id: first, plugin: model.call, settings: {url: 'http://h', into: x}, %s}]"
+    loaded = load(document(line % limits))
+    [first] = loaded.pipelines[0].pipeline.processors
+
+    assert said(loaded) == []
+    assert (first.batch_size, first.batch_seconds) == (64, 2.0)
+    assert "batch_size needs batch_seconds" in "\n".join(said(load(document(line % "batch-size: 64"))))

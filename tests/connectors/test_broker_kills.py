@@ -1,4 +1,4 @@
-"""Brokers killed with `kill -9` while a pipeline writes to them, and started again: nothing is lost.
+"""Brokers killed with `kill -9` while pipelines write to them and read from them, and started again: nothing is lost.
 
 What is there twice, and in which order, is what each destination promises.
 """
@@ -15,7 +15,7 @@ import pytest
 import redis
 import trio
 from breakable_relay import BreakableRelay
-from broker_kills import COUNT, Delivery, in_first_order, write_through_a_kill, writing_to
+from broker_kills import COUNT, Delivery, ReadNumbers, in_first_order, write_through_a_kill, writing_to
 from conduit_connectors import nats, redis_streams, sqs
 from queue_servers import NatsServer, RedisServer
 
@@ -61,6 +61,31 @@ async def test_nats(delivery: Delivery, tmp_path: Path) -> None:
 
     # The server recognises what it has, whatever the pipeline was promised.
     assert written == list(range(COUNT))
+
+
+async def test_redis_while_it_is_read_from(tmp_path: Path) -> None:
+    with RedisServer.started() as server:
+        reading = ReadNumbers(redis_streams.Source(url=server.url, stream="numbers"), tmp_path, "exactly_once")
+        writing = writing_to(redis_streams.Destination(url=server.url, stream="numbers"), "exactly_once")
+        read = await write_through_a_kill(server, writing, reading.numbers, tmp_path, beside=reading.pipeline)
+
+    assert sorted(read) == list(range(COUNT))
+
+
+async def test_nats_while_it_is_read_from(tmp_path: Path) -> None:
+    async def create(url: str) -> None:
+        client = await nats_library.connect(url)
+        await client.jetstream(timeout=300).add_stream(name="numbers", subjects=["numbers"], duplicate_window=3600)
+        await client.close()
+
+    with NatsServer.started() as server:
+        await trio.to_thread.run_sync(asyncio.run, create(server.url))
+        source = nats.Source(url=server.url, stream="numbers", lease_seconds=5, commit_seconds=1)
+        reading = ReadNumbers(source, tmp_path, "exactly_once")
+        writing = writing_to(nats.Destination(url=server.url, stream="numbers", subject="numbers"), "at_least_once")
+        read = await write_through_a_kill(server, writing, reading.numbers, tmp_path, beside=reading.pipeline)
+
+    assert sorted(read) == list(range(COUNT))
 
 
 async def test_sqs(sqs_server: str, queue_name: str, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import msgspec
 import paho.mqtt.client as paho
 import pytest
 import trio
-from broker_kills import COUNT, in_first_order, write_through_a_kill, writing_to
+from broker_kills import COUNT, ReadNumbers, in_first_order, write_through_a_kill, writing_to
 from broker_servers import MosquittoServer
-from conduit_connectors import file, mqtt
+from conduit_connectors import mqtt
 from conduit_connectors.mqtt.source import MqttQueue, SourceOptions
 from connector_examples import load_example, run_until
 from direct_writes import write_records
@@ -20,10 +20,9 @@ from pydantic import SecretStr
 from waiting import until
 
 import conduit_py
-from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.testing import destination_acceptance
+from conduit_py.testing import destination_acceptance, source_acceptance
 from conduit_py.testing.connector_driver import batch_of
 from conduit_py.testing.server_process import free_port
 
@@ -90,6 +89,14 @@ def topic_to_fill(
     return mqtt.Destination(url=mosquitto.url, topic=queue_name), stored
 
 
+def five_messages(mosquitto: MosquittoServer, subscriber: Subscriber, queue_name: str) -> mqtt.Source:
+    # The broker keeps messages from the first start of a session on.
+    opened(mosquitto, queue_name).close()
+    subscriber.send([b"%d" % number for number in range(5)])
+    return mqtt.Source(url=mosquitto.url, topics=[queue_name], client_id=queue_name)
+
+
+TestSource = source_acceptance(five_messages, records=5)
 TestDestination = destination_acceptance(topic_to_fill, refused=Record(operation=Operation.DELETE, key=b"k"))
 
 
@@ -240,23 +247,13 @@ async def test_the_example(mosquitto: MosquittoServer, tmp_path: Path, monkeypat
 
 
 async def test_killed_while_it_is_written_to_and_read_from(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-
-    def stored() -> list[int]:
-        lines = out.read_text().splitlines() if out.exists() else []
-        return [msgspec.json.decode(line)["n"] for line in lines]
-
     with MosquittoServer.started() as server:
         # The session must be there before the first message: without it the broker drops what nobody wants.
         await trio.to_thread.run_sync(lambda: opened(server, "numbers").close())
-        reading = Pipeline(
-            "reading",
-            sources=[Source("in", mqtt.Source(url=server.url, topics=["numbers"], client_id="numbers"))],
-            destinations=[Destination("out", file.Destination(path=out, format="lines"))],
-            recovery=Recovery(delay_seconds=0.2, delay_max_seconds=1.0),
-        )
+        source = mqtt.Source(url=server.url, topics=["numbers"], client_id="numbers")
+        reading = ReadNumbers(source, tmp_path, "at_least_once")
         writing = writing_to(mqtt.Destination(url=server.url, topic="numbers"), "at_least_once")
-        written = await write_through_a_kill(server, writing, stored, tmp_path, beside=reading)
-        await until(lambda: len(in_first_order(stored())) == COUNT)
+        written = await write_through_a_kill(server, writing, reading.numbers, tmp_path, beside=reading.pipeline)
+        await until(lambda: len(in_first_order(reading.numbers())) == COUNT)
 
     assert sorted(in_first_order(written)) == list(range(COUNT))

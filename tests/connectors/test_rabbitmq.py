@@ -8,18 +8,17 @@ import msgspec
 import pika
 import pytest
 import trio
-from broker_kills import in_first_order, write_through_a_kill, writing_to
+from broker_kills import ReadNumbers, in_first_order, write_through_a_kill, writing_to
 from broker_servers import RabbitServer
-from conduit_connectors import file, rabbitmq
+from conduit_connectors import rabbitmq
 from connector_examples import load_example, run_until
 from direct_writes import write_records
 from pydantic import SecretStr
 from queue_harness import drained
 
-from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.testing import destination_acceptance
+from conduit_py.testing import destination_acceptance, source_acceptance
 from conduit_py.testing.connector_driver import batch_of
 from conduit_py.testing.server_process import free_port
 
@@ -73,6 +72,14 @@ def queue_to_fill(
     return make(rabbitmq, queue_name), lambda: [msgspec.json.decode(body) for _, body in client.look(queue_name)]
 
 
+def five_messages(rabbitmq: RabbitServer, client: RabbitClient, queue_name: str) -> rabbitmq.Source:
+    client.create(queue_name)
+    for number in range(5):
+        client.send(queue_name, [b"%d" % number], message_id=f"m-{number}")
+    return rabbitmq_source(rabbitmq, queue_name, unique_ids=True)
+
+
+TestSource = source_acceptance(five_messages, records=5)
 TestDestination = destination_acceptance(queue_to_fill, refused=Record(operation=Operation.DELETE, key=b"k"))
 
 
@@ -218,24 +225,14 @@ async def test_the_example(
 
 
 async def test_killed_while_it_is_written_to_and_read_from(rabbitmq: RabbitServer, tmp_path: Path) -> None:
-    queue, out = "numbers", tmp_path / "out.jsonl"
+    queue = "numbers"
     client = await trio.to_thread.run_sync(RabbitClient, rabbitmq.url)
     client.create(queue)
     client.close()
 
-    def stored() -> list[int]:
-        lines = out.read_text().splitlines() if out.exists() else []
-        return [msgspec.json.decode(line)["n"] for line in lines]
-
-    reading = Pipeline(
-        "reading",
-        sources=[Source("in", rabbitmq_source(rabbitmq, queue, unique_ids=True))],
-        destinations=[Destination("out", file.Destination(path=out, format="lines"))],
-        delivery="exactly_once",
-        recovery=Recovery(delay_seconds=0.2, delay_max_seconds=1.0),
-    )
+    reading = ReadNumbers(rabbitmq_source(rabbitmq, queue, unique_ids=True), tmp_path, "exactly_once")
     writing = writing_to(make(rabbitmq, queue), "at_least_once")
-    written = await write_through_a_kill(rabbitmq, writing, stored, tmp_path, beside=reading)
+    written = await write_through_a_kill(rabbitmq, writing, reading.numbers, tmp_path, beside=reading.pipeline)
 
     # What was published twice has the same message_id, so that its content is there once.
     assert sorted(written) == in_first_order(sorted(written)) == list(range(200))

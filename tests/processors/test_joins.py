@@ -1,7 +1,8 @@
-"""Joins: pairs of two streams against all pairs, through kills; and a table that another source feeds."""
+"""Joins against naive models through kills: pairs of two streams, and a table that another source feeds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,13 +10,19 @@ from conduit_processors import join
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from killed_processor import KilledProcessor
-from naive_windows import Event
+from naive_windows import Event, NaiveTime
 
 from conduit_py.errors import FatalError, RecordRefused
 from conduit_py.record import Operation, Record
+from conduit_py.testing import strategies
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def record_of(event: Event) -> Record:
+    if event.source == "clock":
+        now = EPOCH + timedelta(seconds=event.time)
+        return Record.of({"now": now, "first": event.first, "end": event.end})
     return Record.of({"t": event.time, "k": event.key, "v": event.value})
 
 
@@ -29,15 +36,18 @@ def pair_of(record: Record) -> Any:
 class NaiveJoin:
     """Keeps every record for ever, and looks at all of them."""
 
-    slack: int
+    time: NaiveTime
     before: int
     after: int
     seen: list[Event] = field(default_factory=list)
 
     def process(self, event: Event) -> list[Any]:
-        highest = {source: max((e.time for e in self.seen if e.source == source), default=None) for source in "lr"}
-        if None not in highest.values() and event.time < min(t for t in highest.values() if t is not None) - self.slack:
+        if event.source == "clock":
+            self.time.tick(event)
+            return []
+        if self.time.watermark is not None and event.time < self.time.watermark:
             return [("late", event.value)]
+        self.time.note(event)
         pairs = [(event, each) if event.source == "l" else (each, event) for each in self.seen]
         self.seen.append(event)
         return [
@@ -50,8 +60,12 @@ class NaiveJoin:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
-    events, time = [], 20
+    events, time, now = [], 20, 100
     for number in range(draw(st.integers(0, 30))):
+        if draw(st.integers(0, 5)) == 0:
+            now += draw(st.integers(-1, 6))
+            events.append(Event("clock", now, first=draw(st.integers(0, 3)) == 0))
+            continue
         time += draw(st.integers(0, 3))
         late = draw(st.sampled_from([0, 0, 1, 2, 3, 6, 12]))
         events.append(Event(draw(st.sampled_from("lr")), time - late, draw(st.sampled_from("aab")), number))
@@ -62,19 +76,27 @@ def histories(draw: st.DrawFn) -> list[Event]:
 @given(
     events=histories(),
     slack=st.integers(0, 6),
+    idle=st.none() | st.integers(1, 10),
     before=st.integers(0, 6),
     after=st.integers(0, 6),
     commits=st.lists(st.integers(1, 30), max_size=6),
     kills=st.lists(st.integers(0, 30), max_size=4),
 )
 def test_an_interval_join_gives_all_pairs_once_through_kills(
-    events: list[Event], slack: int, before: int, after: int, commits: list[int], kills: list[int]
+    events: list[Event],
+    slack: int,
+    idle: int | None,
+    before: int,
+    after: int,
+    commits: list[int],
+    kills: list[int],
 ) -> None:
-    model = NaiveJoin(slack, before, after)
+    model = NaiveJoin(NaiveTime(("l", "r"), slack, idle), before, after)
     processor = join.Interval(
-        left="l", key="k", time="t", before_seconds=before, after_seconds=after, out_of_order_seconds=slack, late="pass"
-    )
-    killed = KilledProcessor(processor, ["l", "r"], record_of, pair_of)
+        left="l", key="k", time="t", before_seconds=before, after_seconds=after, out_of_order_seconds=slack,
+        late="pass", clock="clock", idle_seconds=idle,
+    )  # fmt: skip
+    killed = KilledProcessor(processor, ["l", "r", "clock"], record_of, pair_of)
 
     shown = killed.run(events, commits, kills)
 
@@ -108,6 +130,50 @@ def row_of(event: Event) -> Record:
 def joined(**options: Any) -> KilledProcessor[Any]:
     made = join.Table(table="users", table_key=".Key.id", key="id", into="user", **options)
     return KilledProcessor(made, ["users", "clicks"], row_of, lambda record: record.payload.after)
+
+
+def naive_table(events: Sequence[Event]) -> list[Any]:
+    """Of each click, what the last row of its key before it says."""
+    shown = []
+    for number, click in enumerate(events):
+        if click.source != "clicks":
+            continue
+        rows = [each for each in events[:number] if (each.source, each.key) == ("users", click.key)]
+        row = {"user": {"id": click.key, "v": rows[-1].value}} if rows and rows[-1].value >= 0 else {}
+        shown.append({"id": click.key, "v": click.value, **row})
+    return shown
+
+
+CHANGES = st.builds(Event, st.just("users"), st.just(0), st.sampled_from("aab"), st.integers(-1, 3))
+CLICKS = st.builds(Event, st.just("clicks"), st.just(0), st.sampled_from("abc"), st.integers(0, 9))
+
+
+@settings(max_examples=80)
+@given(
+    events=st.lists(CHANGES | CLICKS, max_size=30),
+    commits=st.lists(st.integers(1, 30), max_size=6),
+    kills=st.lists(st.integers(0, 30), max_size=4),
+)
+def test_a_table_join_gives_what_the_naive_model_gives_through_kills(
+    events: list[Event], commits: list[int], kills: list[int]
+) -> None:
+    assert joined(missing="keep").run(events, commits, kills) == naive_table(events)
+
+
+@given(value=strategies.python_values(), kills=st.sampled_from([[], [1]]))
+def test_rows_and_records_of_joins_keep_every_type(value: Any, kills: list[int]) -> None:
+    table = join.Table(table="l", table_key="k", key="k", into="row")
+    pairs = join.Interval(left="l", key="k", time="t")
+    events = [Event("l", 1), Event("r", 1)]
+
+    def made(event: Event) -> Record:
+        return Record.of({"t": 1, "k": "a", "v": value if event.source == "l" else None})
+
+    [row] = KilledProcessor(table, ["l", "r"], made, lambda record: record.payload["row"]).run(events, [1], kills)
+    [pair] = KilledProcessor(pairs, ["l", "r"], made, lambda record: record.payload["left"]).run(events, [1], kills)
+
+    # By their texts: 1 and True are equal, and so are times of two zones.
+    assert repr([row["v"], pair["v"]]) == repr([value, value])
 
 
 @pytest.mark.parametrize("kills", [[], [2], [1, 4]])

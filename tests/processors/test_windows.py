@@ -20,6 +20,7 @@ from naive_windows import Event, Given, NaiveWindows
 from conduit_py.errors import FatalError, RecordRefused
 from conduit_py.record import Operation, Record
 from conduit_py.sdk import Processor
+from conduit_py.testing import strategies
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 VALUES = {
@@ -242,6 +243,22 @@ def test_decimals_are_added_exactly_in_whatever_order(values: list[Decimal | int
     assert Fraction(found["sum"]) == exact
     assert (found["min"], found["max"]) == (min(values), max(values))
     assert abs(Fraction(found["mean"]) - exact / len(values)) <= abs(exact) * Fraction(1, 10**15)
+
+
+@given(values=st.lists(strategies.python_values(), min_size=1, max_size=5), kills=st.lists(st.integers(0, 5)))
+def test_values_that_are_kept_have_their_type(values: list[Any], kills: list[int]) -> None:
+    aggregate = {"first": "first(v)", "last": "last(v)", "all": "collect(v)"}
+    processor = window.Tumbling(time="t", size_seconds=1000, aggregate=aggregate, clock="clock")
+
+    def made(event: Event) -> Record:
+        return record_of(event) if event.source == "clock" else Record.of({"t": 1, "v": values[event.value]})
+
+    events = [*(Event("left", 1, value=index) for index in range(len(values))), Event("clock", 1, end=True)]
+    killed: KilledProcessor[Any] = KilledProcessor(processor, ["left", "clock"], made, lambda each: each.payload.after)
+    [shown] = killed.run(events, [1, 3], kills)
+
+    # By their texts: 1 and True are equal, and so are times of two zones.
+    assert repr([shown["first"], shown["last"], shown["all"]]) == repr([values[0], values[-1], values])
 
 
 def test_a_sum_of_a_decimal_and_a_float_is_a_float() -> None:

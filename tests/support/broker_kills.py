@@ -5,10 +5,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
 import trio
 from breakable_relay import BreakableRelay
-from conduit_connectors import generator
+from conduit_connectors import file, generator
 from waiting import until
 
 import conduit_py
@@ -30,6 +31,24 @@ def writing_to(connector: sdk.DestinationConnector[sdk.Options], delivery: Deliv
         delivery=delivery,
         recovery=Recovery(delay_seconds=0.2, delay_max_seconds=1.0),
     )
+
+
+class ReadNumbers:
+    """A pipeline that reads the numbers back from the broker into a file, and what is in it."""
+
+    def __init__(self, connector: sdk.SourceConnector[sdk.Options], folder: Path, delivery: Delivery) -> None:
+        self._out = folder / "out.jsonl"
+        self.pipeline = Pipeline(
+            "reading",
+            sources=[Source("in", connector)],
+            destinations=[Destination("out", file.Destination(path=self._out, format="lines"))],
+            delivery=delivery,
+            recovery=Recovery(delay_seconds=0.2, delay_max_seconds=1.0),
+        )
+
+    def numbers(self) -> list[int]:
+        lines = self._out.read_text().splitlines() if self._out.exists() else []
+        return [msgspec.json.decode(line)["n"] for line in lines]
 
 
 async def write_through_a_kill(

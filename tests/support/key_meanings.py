@@ -106,6 +106,8 @@ YAML_KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "settings": ("options of the plugin", SAME),
         "workers": ("how many run in parallel; order is kept", SAME),
         "where": ("where workers run: `thread` (default) or `process`, each in one of its own", OURS),
+        "batch-size": ("how many records are processed together; with `batch-seconds`", OURS),
+        "batch-seconds": ("how long records wait for others before it", OURS),
         "type": ("the old name of `plugin`", "deprecated too"),
     },
     "pipelines[].dead-letter-queue": {

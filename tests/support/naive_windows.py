@@ -1,4 +1,4 @@
-"""Windows by a model without an index, a heap or a state: it keeps every record and computes everything again."""
+"""Windows and watermarks by a model without an index, a heap or a state: it keeps every record, and begins again."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,49 +26,29 @@ class Given(NamedTuple):
 
 
 @dataclass
-class NaiveWindows:
-    """`size` and `slide` for windows of one size, or `gap` for sessions."""
+class NaiveTime:
+    """The watermark of several sources."""
 
     sources: tuple[str, ...]
-    size: int = 0
-    slide: int = 0
-    gap: int = 0
     slack: int = 0
-    lateness: int = 0
     idle: int | None = None
     watermark: int | None = None
     now: int | None = None
     history: dict[str, list[tuple[int, int | None]]] = field(default_factory=dict)
     """By source, the time of each record and the tick before it."""
     silent_since: dict[str, int | None] = field(default_factory=dict)
-    members: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
-    """Windows of one size, by key and start."""
-    active: dict[str, list[Event]] = field(default_factory=dict)
-    """Sessions: by key, the records of those that are not forgotten."""
-    given: dict[tuple[str, int], tuple[Event, ...]] = field(default_factory=dict)
-    """By key and start: the records of the last result."""
 
-    def process(self, event: Event) -> list[Given]:
-        if event.source == "clock":
-            return self._tick(event)
-        results = self._add_session(event) if self.gap else self._add_fixed(event)
-        if results is None:
-            return [Given("late", event.key, event.time, event.time, (event.value,))]
+    def note(self, event: Event) -> None:
         self.history.setdefault(event.source, []).append((event.time, self.now))
         self.silent_since[event.source] = self.now
-        self._move(self._lowest())
-        return results + self._fire()
+        self.move(self._lowest())
 
-    def _tick(self, event: Event) -> list[Given]:
+    def tick(self, event: Event) -> None:
         first = event.first or self.now is None
         self.now = event.time if self.now is None else max(self.now, event.time)
         if first:
             self.silent_since = dict.fromkeys(self.sources, self.now)
-        self._move(self._lowest())
-        if event.end:
-            windows = self._windows()
-            self._move(max((self._end(window, windows) for window in windows), default=None))
-        return self._fire()
+        self.move(self._lowest())
 
     def _lowest(self) -> int | None:
         found = []
@@ -83,9 +63,41 @@ class NaiveWindows:
                 found.append(max(times) - self.slack + (silent if is_idle else 0))
         return min(found, default=None)
 
-    def _move(self, when: int | None) -> None:
+    def move(self, when: int | None) -> None:
         if when is not None:
             self.watermark = when if self.watermark is None else max(self.watermark, when)
+
+
+@dataclass
+class NaiveWindows(NaiveTime):
+    """`size` and `slide` for windows of one size, or `gap` for sessions."""
+
+    size: int = 0
+    slide: int = 0
+    gap: int = 0
+    lateness: int = 0
+    members: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
+    """Windows of one size, by key and start."""
+    active: dict[str, list[Event]] = field(default_factory=dict)
+    """Sessions: by key, the records of those that are not forgotten."""
+    given: dict[tuple[str, int], tuple[Event, ...]] = field(default_factory=dict)
+    """By key and start: the records of the last result."""
+
+    def process(self, event: Event) -> list[Given]:
+        if event.source == "clock":
+            return self._tick(event)
+        results = self._add_session(event) if self.gap else self._add_fixed(event)
+        if results is None:
+            return [Given("late", event.key, event.time, event.time, (event.value,))]
+        self.note(event)
+        return results + self._fire()
+
+    def _tick(self, event: Event) -> list[Given]:
+        self.tick(event)
+        if event.end:
+            windows = self._windows()
+            self.move(max((self._end(window, windows) for window in windows), default=None))
+        return self._fire()
 
     def _reached(self, when: int) -> bool:
         return self.watermark is not None and self.watermark >= when

@@ -5,6 +5,7 @@ pyenv or from the path. One that cannot be had is reported, and is an error only
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,12 +24,16 @@ TESTS = (
 
 def find_python(version: str) -> str | None:
     """Return an interpreter of this version that is on this machine, or that uv may download."""
-    found = subprocess.run([UV, "python", "find", version], capture_output=True, text=True, cwd=ROOT)
-    if found.returncode == 0:
-        return found.stdout.strip()
+    has_uv = Path(UV).exists()
+    if has_uv:
+        found = subprocess.run([UV, "python", "find", version], capture_output=True, text=True, cwd=ROOT)
+        if found.returncode == 0:
+            return found.stdout.strip()
     pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     if pyenv:
         return str(pyenv[-1])
+    if not has_uv:
+        return shutil.which(f"python{version}")
     installed = subprocess.run([UV, "python", "install", "--quiet", version], capture_output=True, cwd=ROOT)
     return find_python(version) if installed.returncode == 0 else None
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Required, Unpack
 
 from pydantic import Field, model_validator
 
+from conduit_processors.exact_value import from_state, to_state
 from conduit_processors.record_key import key_of
 from conduit_processors.window.event_time import (
     EventTime,
@@ -99,12 +100,12 @@ class Interval(Processor[IntervalOptions]):
             raise RecordRefused(f"{self.count} records are kept, and records_max={options.records_max}")
         after = record.payload.after
         matches = [
-            each
+            from_state(each)
             for at, each in self.state.get(f"j{other}{key}", ())
             if -self._reach[other] <= at - when <= self._reach[side]
         ]
         name = f"j{side}{key}"
-        self.state.put(name, [*self.state.get(name, ()), [when, after]])
+        self.state.put(name, [*self.state.get(name, ()), [when, to_state(after)]])
         # Nothing fails from here on.
         self.count += 1
         heapq.heappush(self._due, (when + self._reach[side], name))

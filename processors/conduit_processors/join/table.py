@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal, Required, TypedDict, Unpack
 
 from pydantic import Field
 
+from conduit_processors.exact_value import from_state, to_state
 from conduit_processors.record_key import key_of
 from conduit_py.sdk import FatalError, Operation, Options, Processor, Record, RecordRefused, State
 from conduit_py.sdk.template import FieldPath
@@ -68,7 +69,7 @@ class Table(Processor[TableOptions]):
             return None
         row = self.state.get(key_of(record, options.key))
         if row is not None:
-            options.into.set(record, row)
+            options.into.set(record, from_state(row))
             return record
         if options.missing == "refuse":
             raise RecordRefused(f"the table {options.table} has no row for {str(options.key.get(record))[:100]!r}")
@@ -83,4 +84,4 @@ class Table(Processor[TableOptions]):
             raise RecordRefused("a row of a table must be structured data")
         if len(self.state) >= self.options.rows_max and self.state.get(name) is None:
             raise RecordRefused(f"the table has {len(self.state)} rows, and rows_max={self.options.rows_max}")
-        self.state.put(name, record.payload.after)
+        self.state.put(name, to_state(record.payload.after))

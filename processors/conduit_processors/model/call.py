@@ -46,7 +46,8 @@ class Call(EndpointProcessor[CallOptions]):
     """Sends a list with a value of each record, and puts its answer into each: the first of the list into the first.
 
     The endpoint answers with a list of the same length. An answer `{"error": "…"}` in the list refuses its record
-    alone. A function of your own in place of an endpoint is `@processor(batch=True)`.
+    alone. A function of your own in place of an endpoint is `@processor(batch=True)`. With `batch_seconds=2` of its
+    `Processor` records wait so long for others, until there are `batch_size`.
     """
 
     def __init__(self, **options: Unpack[CallArguments]) -> None:

@@ -57,6 +57,8 @@ OptionsT = TypeVar("OptionsT", bound=EndpointOptions)
 class EndpointProcessor(Processor[OptionsT], ABC):
     """Cuts a batch into requests, and puts what is answered into the records.
 
+    A batch is what comes together. `Processor(…, batch_seconds=2, batch_size=64)` lets records wait for others.
+
     A request that the endpoint refuses for its content is divided until the records are found that it does not take:
     only those are refused. While it cannot be reached, or asks to wait, nothing is refused: the pipeline waits, and
     starts again in the end.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from decimal import Context, Decimal, Inexact
 from typing import Any, Final, NamedTuple, Self
 
+from conduit_processors.exact_value import from_state, to_state
 from conduit_py.sdk import Record, RecordRefused
 from conduit_py.sdk.template import FieldPath, TextOption, kind_of, option_error, split_outside_quotes
 
@@ -49,14 +50,16 @@ class Aggregate(TextOption):
         if self.field is None:
             return None
         value = self.field.get(record)
-        if self._function.numeric and not _is_number(value):
+        if not self._function.numeric:
+            return to_state(value)
+        if not _is_number(value):
             raise RecordRefused(f"{self} needs a number, and {self.field} is {kind_of(value)}")
         if isinstance(value, Decimal):
             if value and max(abs(value.adjusted()), -int(value.as_tuple().exponent)) > _DIGITS_MAX:
                 raise RecordRefused(
                     f"{self} takes decimals of at most {_DIGITS_MAX} digits before and behind the point"
                 )
-            return f"{value:f}" if self._function.numeric else value
+            return f"{value:f}"
         return value
 
     def add(self, accumulator: Any, value: Any, when: int) -> Any:
@@ -142,10 +145,12 @@ _FUNCTIONS: Final[dict[str, _Function]] = {
         lambda accumulator: _divide(accumulator[0], accumulator[1]),
         numeric=True,
     ),
-    "first": _Function(_timed, lambda one, other: other if other[0] < one[0] else one, lambda each: each[1]),
-    "last": _Function(_timed, lambda one, other: one if other[0] < one[0] else other, lambda each: each[1]),
+    "first": _Function(
+        _timed, lambda one, other: other if other[0] < one[0] else one, lambda each: from_state(each[1])
+    ),
+    "last": _Function(_timed, lambda one, other: one if other[0] < one[0] else other, lambda each: from_state(each[1])),
     "collect": _Function(
-        lambda value, when: [[when, value]], _sorted_by_time, lambda each: [value for _, value in each]
+        lambda value, when: [[when, value]], _sorted_by_time, lambda each: [from_state(value) for _, value in each]
     ),
 }
 

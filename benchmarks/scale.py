@@ -75,12 +75,14 @@ class Cost(msgspec.Struct, frozen=True):
     python_us: list[float]
     """Microseconds of CPU of the driver's Python for a record, in each round."""
     java_us: list[float]
-    """The same of its Java, which compiles its own code for some minutes."""
+    """The same of its Java, without the threads that compile its code."""
+    compiling_us: list[float]
+    """The same of those threads. Java compiles for some minutes, whatever the number of records is."""
     driver_bytes: list[float]
     records_per_second: list[float]
     """While records are read, processed and written."""
     workers_us: list[float]
-    """Microseconds of CPU of all executors for a record."""
+    """Microseconds of CPU of all executors for a record, Python and Java."""
 
 
 class Taken(NamedTuple):
@@ -88,6 +90,7 @@ class Taken(NamedTuple):
 
     python: float
     java: float
+    compiling: float
     seconds: float
     executors: float
     returned: float
@@ -159,7 +162,7 @@ def changed_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(rows).select(list(COLUMNS))
 
 
-def measure(executors: int, records: int, rounds: int) -> list[Cost]:
+def measure(executors: int, records: int, rounds: int, only: str) -> list[Cost]:
     """In this process: the costs of all ways with so many executors."""
     traffic, few = Traffic(), max(1000, records // 10)
     with ExitStack() as until_end:
@@ -177,10 +180,11 @@ def measure(executors: int, records: int, rounds: int) -> list[Cost]:
                 way: partial(run_pipeline, folder=folder, way=way, options=options) for way in ways(folder)
             }
             calls[JOB] = partial(run_job, session, folder=folder)
+            calls = {way: call for way, call in calls.items() if only in way}
             return _measure_all(executors, calls, meter, traffic, folder, records, few, rounds)
 
 
-def measure_processes(executors: int, records: int, rounds: int) -> list[Cost]:
+def measure_processes(executors: int, records: int, rounds: int, only: str) -> list[Cost]:
     """The same with executors that are plain processes."""
     few, options = max(1000, records // 10), SparkOptions(master="local[2]")
     with ExitStack() as until_end:
@@ -189,7 +193,8 @@ def measure_processes(executors: int, records: int, rounds: int) -> list[Cost]:
         traffic = Traffic(pool, executors)
         write_input(folder / "few", few)
         write_input(folder / "many", records)
-        calls = {way: partial(run_pipeline, folder=folder, way=way, options=options) for way in ways(folder)}
+        named = [way for way in ways(folder) if only in way]
+        calls = {way: partial(run_pipeline, folder=folder, way=way, options=options) for way in named}
         return _measure_all(executors, calls, Meter(), traffic, folder, records, few, rounds)
 
 
@@ -216,16 +221,29 @@ def _measure_all(
 
 
 def _take(meter: Meter, traffic: Traffic, call: Callable[[], None]) -> Taken:
-    before, java, python = traffic.bytes, _driver_java_seconds(), time.process_time()
+    before, java, python = traffic.bytes, _driver_java_threads(), time.process_time()
     used = meter.used(call)
     # Finer than what /proc tells: the driver may need a few milliseconds only.
     python = time.process_time() - python
-    java = _driver_java_seconds() - java
-    return Taken(python, java, used.seconds, used.by_role["workers"], traffic.bytes - before)
+    threads = {id: (name, spent - java.get(id, ("", 0.0))[1]) for id, (name, spent) in _driver_java_threads().items()}
+    compiling = sum(spent for name, spent in threads.values() if "Compiler" in name)
+    other = sum(spent for name, spent in threads.values() if "Compiler" not in name)
+    executors = used.by_role["workers"] + used.by_role["Java"] - compiling - other
+    return Taken(python, other, compiling, used.seconds, executors, traffic.bytes - before)
 
 
-def _driver_java_seconds() -> float:
-    return sum(each.cpu_seconds for each in processes(os.getpid()) if "java" in each.command.split(" ")[0])
+def _driver_java_threads() -> dict[int, tuple[str, float]]:
+    """By their ids, the names of the threads of the driver's Java, and the seconds of CPU that each has used."""
+    below = [each.pid for each in processes(os.getpid()) if "java" in each.command.split(" ")[0]]
+    found = {}
+    for path in (path for pid in below for path in Path(f"/proc/{pid}/task").iterdir()):
+        try:
+            name, stat = path.joinpath("comm").read_text().strip(), path.joinpath("schedstat").read_text()
+        except OSError:
+            continue  # It has ended meanwhile.
+        # In nanoseconds: what /proc tells elsewhere is in hundredths of a second.
+        found[int(path.name)] = name, int(stat.split()[0]) / 1e9
+    return found
 
 
 def _cost(executors: int, way: str, taken: list[Taken], records: int) -> Cost:
@@ -234,6 +252,7 @@ def _cost(executors: int, way: str, taken: list[Taken], records: int) -> Cost:
         way,
         [1e6 * each.python / records for each in taken],
         [1e6 * each.java / records for each in taken],
+        [1e6 * each.compiling / records for each in taken],
         [each.returned / records for each in taken],
         [records / max(each.seconds, 1e-9) for each in taken],
         [1e6 * each.executors / records for each in taken],
@@ -254,19 +273,21 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", action="store_true", help="without Spark")
+    parser.add_argument("--ways", default="", help="only ways with this text in their names")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         do = measure_processes if arguments.processes else measure
-        print(json.dumps(msgspec.to_builtins(do(arguments.one, arguments.records, arguments.rounds))))
+        print(json.dumps(msgspec.to_builtins(do(arguments.one, arguments.records, arguments.rounds, arguments.ways))))
         return 0
     print(f"{arguments.records:,} records, {arguments.rounds} rounds, load {os.getloadavg()[0]:.1f}")
-    print("executors  way                              µs Python       µs Java   bytes  µs executors  records/s")
+    print(f"executors  {'way':32}    µs Python       µs Java  µs compiling   bytes  µs executors  records/s")
     for executors in arguments.executors:
         say(f"{executors} executors")
         for cost in _in_own_process(executors, arguments):
             figures = (
                 f"{_middle(cost.python_us, 2):>12} {_middle(cost.java_us, 2):>13} "
+                f"{statistics.median(cost.compiling_us):13.2f} "
                 f"{statistics.median(cost.driver_bytes):7.3f} {statistics.median(cost.workers_us):13.1f} "
                 f"{statistics.median(cost.records_per_second):10,.0f}"
             )
@@ -283,7 +304,7 @@ def _middle(values: list[float], digits: int) -> str:
 def _in_own_process(executors: int, arguments: argparse.Namespace) -> list[Cost]:
     # Executors of the cluster import the work from here.
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests/support"), os.environ.get("PYTHONPATH")]))
-    limits = ["--records", str(arguments.records), "--rounds", str(arguments.rounds)]
+    limits = ["--records", str(arguments.records), "--rounds", str(arguments.rounds), "--ways", arguments.ways]
     limits += ["--processes"] if arguments.processes else []
     command = [sys.executable, "-m", "benchmarks.scale", "--one", str(executors), *limits]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"PYTHONPATH": path})

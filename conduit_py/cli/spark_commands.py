@@ -87,7 +87,7 @@ def clear(
         put_json({"destinations": [{"pipeline": each[0], "node": each[1], **asdict(each[2])} for each in found]})
     else:
         for id, node, cleared in found:
-            put(f"{id}: {node}: removed {cleared.removed} files, left {cleared.left} that may still be needed")
+            put(f"{id}: {node}: removed {cleared.removed} files or tables, left {cleared.left} that may be needed")
         if not found:
             put("there is no destination that tasks stage")
     return ExitCode.OK

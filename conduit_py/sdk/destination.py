@@ -269,7 +269,7 @@ class PartId(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StageCleared(msgspec.Struct, frozen=True):
-    """How many files that were staged a command has removed, and how many are left, which may still be needed."""
+    """How many staged files or tables a command has removed, and how many are left, which may still be needed."""
 
     removed: int = 0
     left: int = 0

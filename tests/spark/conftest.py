@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from engine_world import PART_SIZE, STAGED, WAYS, Supervise, World
+from engine_world import PART_SIZE, STAGED, TABLES, WAYS, Supervise, World
 from quick_java import use_quick_java
 from shared_cluster import shared_cluster
 from spark_cluster import SMALL_CONF, SparkCluster
@@ -91,16 +91,17 @@ def on_spark(spark: "SparkSession", spark_options: dict[str, Any]) -> Supervise:
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """Each way to run a pipeline: what a test says of it is promised of all of them."""
     supervise = Supervisor if request.param == "trio" else request.getfixturevalue("on_spark")
-    return World(request.param, tmp_path, supervise)
+    database = request.getfixturevalue("postgres") if request.param == TABLES else ""
+    return World(request.param, tmp_path, supervise, database)
 
 
 @pytest.fixture
-def worlds(tmp_path: Path, on_spark: Supervise) -> list[World]:
+def worlds(tmp_path: Path, on_spark: Supervise, postgres: str) -> list[World]:
     """All ways side by side, each with a folder of its own: for what must be the same in every one of them."""
     made = []
-    for way in (*WAYS, STAGED):
+    for way in (*WAYS, STAGED, TABLES):
         (tmp_path / way).mkdir()
-        made.append(World(way, tmp_path / way, Supervisor if way == "trio" else on_spark))
+        made.append(World(way, tmp_path / way, Supervisor if way == "trio" else on_spark, postgres))
     return made
 
 

@@ -126,7 +126,10 @@ def test_check_says_it_in_json_too(tmp_path: Path) -> None:
     [
         ('file.Destination(path="out.txt")', "out is prepared by executors: a part comes to the driver as one batch"),
         ('objects.Destination(url="out")', "out is staged by executors: each task writes its part at the place itself"),
-        ('objects.Destination(url="out")', "exactly once: out shows the files of a transaction, whoever wrote them"),
+        (
+            'objects.Destination(url="out")',
+            "exactly once: out shows what was staged for a transaction",
+        ),
         ('parquet.Destination(path="out")', "out is written by the driver: its columns are those of the first records"),
     ],
 )
@@ -151,7 +154,10 @@ def test_clear_removes_what_tasks_have_staged_and_nobody_needs(tmp_path: Path) -
     ran = run_command("spark", "clear", "plain.py", cwd=tmp_path)
     again = run_command("spark", "clear", "plain.py", "--hours", "0", "--json", cwd=tmp_path)
 
-    assert (ran.returncode, ran.stdout) == (0, "copy: out: removed 1 files, left 1 that may still be needed\n")
+    assert (ran.returncode, ran.stdout) == (
+        0,
+        "copy: out: removed 1 files or tables, left 1 that may be needed\n",
+    )
     assert json.loads(again.stdout) == {"destinations": [{"pipeline": "copy", "node": "out", "removed": 1, "left": 0}]}
     assert not any(path.parent.exists() for path in left)
 

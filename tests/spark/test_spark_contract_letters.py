@@ -279,11 +279,19 @@ async def test_letters_of_a_transaction_are_there_once(world: World) -> None:
 
     class FailsOnce(world.kind):  # type: ignore[misc, name-defined]
         def stage(self) -> bytes | None:
+            self._fail_once()
+            staged: bytes | None = super().stage()
+            return staged
+
+        def commit(self, changes: bytes) -> None:
+            """Of a table, which has the commit itself."""
+            self._fail_once()
+            super().commit(changes)
+
+        def _fail_once(self) -> None:
             if not marker.exists():
                 marker.touch()
                 raise ConnectionError("not now")
-            staged: bytes | None = super().stage()
-            return staged
 
     pipeline = world.pipeline(
         sorted_out, destinations=[world.destination(kind=FailsOnce)], delivery="exactly_once", transaction=SMALL

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conduit_connectors import memory
-from engine_world import EVERY_WAY, STAGED, World, kept, no_good, sorted_out
+from engine_world import EVERY_WAY, STAGED, TABLES, World, kept, no_good, sorted_out
 
 from conduit_py import pipeline as p
 from conduit_py.batch import Batch
@@ -47,6 +47,8 @@ async def test_several_sources_fan_out_to_several_destinations(world: World) -> 
         record.payload["early"] = True
         return record if record.payload["n"] != 17 else None
 
+    for id in ("every", "large"):
+        world.declare(id, "n BIGINT, early BOOLEAN")
     listed = p.Source("list", memory.Source(records=[{"n": n} for n in range(300, 500)]))
     pipeline = world.pipeline(
         sources=[world.source(processors=[early]), listed],
@@ -157,7 +159,7 @@ async def test_output_letters_positions_and_counts_are_the_same_on_both_engines(
 
     positions, letters, outputs, counted = seen["trio"]
     assert len(letters) > 50
-    for way in ("spark", "spark-prepared", STAGED):
+    for way in ("spark", "spark-prepared", STAGED, TABLES):
         assert seen[way][0] == positions
         assert seen[way][1] == letters
         # Of each record the same pieces with the same delivery keys, in the same order.

@@ -55,6 +55,7 @@ class Kills:
 
     def __init__(self, cluster: SparkCluster) -> None:
         self._cluster = cluster
+        self._halted: list[int] = []
         self.count: Counter[str] = Counter()
 
     def python_worker(self) -> None:
@@ -70,6 +71,23 @@ class Kills:
         self._cluster.kill_worker(name)
         self.count["worker"] += 1
         self._cluster.start_worker()
+
+    def halt(self) -> None:
+        """A Python worker stops in its task, and its executor is lost: Spark gives the task to another one."""
+        worker = self._first(_PYTHON_WORKER)
+        below = {each.pid: each.parent for each in processes(*self._cluster.workers.values())}
+        daemon = below.get(worker, 0)
+        executor = below.get(daemon, 0)
+        # The daemon first: it would end its workers with their executor.
+        self._halted = [pid for pid in (daemon, worker) if pid and _signal(pid, signal.SIGSTOP)]
+        if executor:
+            _signal(executor, signal.SIGKILL)
+
+    def revive(self) -> None:
+        """It goes on as a zombie, and stages what somebody else has staged, and committed, meanwhile."""
+        for pid in reversed(self._halted):
+            self.count["zombie"] += _signal(pid, signal.SIGCONT)
+        self._halted = []
 
     def driver(self, process: subprocess.Popen[str]) -> None:
         self._kill("driver", process.pid)
@@ -90,6 +108,15 @@ class Kills:
     def _kill(self, what: str, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
         self.count[what] += 1
+
+
+def _signal(pid: int, number: int) -> bool:
+    """False if there is no such process any more."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class Soak:
@@ -123,7 +150,13 @@ class Soak:
 
     def _deaths(self) -> list[Death]:
         """What dies in a life, and when: at which part of the records that it has for itself."""
-        return [(0.1, self.kills.executor), (0.3, self.kills.worker), (0.6, self.kills.python_worker)]
+        return [
+            (0.1, self.kills.executor),
+            (0.25, self.kills.halt),
+            (0.4, self.kills.worker),
+            (0.55, self.kills.python_worker),
+            (0.7, self.kills.revive),
+        ]
 
     def _live(self, driver: subprocess.Popen[str], deaths: list[Death]) -> int:
         """How a driver ended; what had to die is no longer in `deaths`."""
@@ -171,7 +204,7 @@ def test_every_record_is_there_once_whatever_was_killed(
     )
 
     assert all(kills[what] >= LIVES for what in ("executor", "driver"))
-    assert min(kills["worker"], kills["Python worker"]) >= 1
+    assert min(kills["worker"], kills["Python worker"], kills["zombie"]) >= 1
     assert_same(in_database(postgres), expected())
     assert_same(in_files((tmp_path / "lake").glob("batch=*/*.parquet")), expected())
     assert_same(in_files((tmp_path / "dataset").glob("part-*")), expected())
@@ -182,6 +215,7 @@ def test_every_record_is_there_once_whatever_was_killed(
     places = [place for pattern in patterns for place in tmp_path.glob(pattern)]
     assert len(places) == 3
     assert [path for place in places for path in place.glob("*/*")] == []
+    assert staging_tables(postgres) == []
     letters = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert sorted(letter["record"]["payload"]["after"]["id"] for letter in letters) == [
         n for n in range(RECORDS) if not driver.is_filtered(n) and driver.is_refused(n)
@@ -201,6 +235,12 @@ def in_database(url: str) -> Iterator[Row]:
     with psycopg.connect(url) as connection, connection.cursor("rows") as cursor:
         cursor.itersize = 50_000
         yield from cursor.execute('SELECT id, part, digest FROM numbers ORDER BY id, part COLLATE "C"')
+
+
+def staging_tables(url: str) -> list[str]:
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT relname FROM pg_class WHERE relname ~ '^conduit_stage_'")
+        return [name for (name,) in found]
 
 
 def iceberg_files(folder: Path) -> list[Path]:

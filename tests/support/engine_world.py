@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from conduit_connectors import file, objects
+from conduit_connectors import file, objects, postgres
 
 from conduit_py import pipeline as p
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -22,7 +23,9 @@ WAYS = ("trio", "spark", "spark-prepared")
 """One machine; Spark with a driver that writes record by record; Spark whose executors make ready what is written."""
 STAGED = "spark-staged"
 """Spark whose executors stage what is written."""
-EVERY_WAY = pytest.mark.parametrize("world", [*WAYS, STAGED], indirect=True)
+TABLES = "spark-tables"
+"""The same, in staging tables of a database."""
+EVERY_WAY = pytest.mark.parametrize("world", [*WAYS, STAGED, TABLES], indirect=True)
 """For tests in which the way of writing matters: all others run in three ways."""
 PART_SIZE = 2000
 """Bytes of input: small enough that a file of a test has several parts, and a transaction several bundles."""
@@ -35,11 +38,19 @@ class OneByOne(file.Destination):
         return False
 
 
+class Table(postgres.Destination):
+    """A table, declared as the other destinations are."""
+
+    def __init__(self, *, format: str = "json", **options: Any) -> None:
+        super().__init__(**options)
+
+
 class World:
     """A folder with the input and the output of pipelines that all run the same way."""
 
-    def __init__(self, way: str, folder: Path, supervise: Supervise) -> None:
+    def __init__(self, way: str, folder: Path, supervise: Supervise, database: str = "") -> None:
         self.way = way
+        self._database = database
         self.folder = folder
         self._supervise = supervise
 
@@ -49,7 +60,7 @@ class World:
 
     @property
     def prepares(self) -> bool:
-        return self.way in ("spark-prepared", STAGED)
+        return self.way in ("spark-prepared", STAGED, TABLES)
 
     def supervisor(self, pipeline: p.Pipeline, store: Store | None = None) -> Supervisor:
         return self._supervise(pipeline, store or MemoryStore())
@@ -72,15 +83,21 @@ class World:
     def destination(self, id: str = "out", kind: Any = None, **more: Any) -> p.Destination:
         """A file, written in the way of this world; of a kind that a test has made of `self.kind`.
 
-        Where executors stage, it is a folder of files.
+        Where executors stage, it is a folder of files, or a table.
         """
-        place = {"url": str(self.path(id))} if self.way == STAGED else {"path": self.path(id)}
+        place: dict[str, Any] = {"path": self.path(id)}
+        if self.way == STAGED:
+            place = {"url": str(self.path(id))}
+        elif self.way == TABLES:
+            place = {"url": self._database, "table": id}
         return p.Destination(id, (kind or self.kind)(format="json", **place), **more)
 
     @property
-    def kind(self) -> type[file.Destination] | type[objects.Destination]:
+    def kind(self) -> type[file.Destination] | type[objects.Destination] | type[Table]:
         if self.way == STAGED:
             return objects.Destination
+        if self.way == TABLES:
+            return Table
         return OneByOne if self.way == "spark" else file.Destination
 
     def dead_letters(self, **more: Any) -> p.DeadLetters:
@@ -95,6 +112,8 @@ class World:
 
     def rows(self, id: str = "out") -> list[Any]:
         path = self.path(id)
+        if self.way == TABLES and not path.exists():
+            return self._rows_of_table(id)
         files = sorted(path.glob("part-*")) if path.is_dir() else [path] if path.exists() else []
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
@@ -103,7 +122,26 @@ class World:
 
     def staged(self) -> list[str]:
         """What executors have staged and nobody has made visible or removed."""
-        return [path.name for path in self.folder.glob("*.jsonl/_conduit/*/*")]
+        if self.way != TABLES:
+            return [path.name for path in self.folder.glob("*.jsonl/_conduit/*/*")]
+        with psycopg.connect(self._database) as connection:
+            found = connection.execute("SELECT relname FROM pg_class WHERE relname ~ '^conduit_stage_' ORDER BY 1")
+            return [name for (name,) in found]
+
+    def declare(self, id: str, columns: str) -> None:
+        """Create the table of a destination, if it is one: records of several shapes have no first one."""
+        if self.way == TABLES:
+            with psycopg.connect(self._database) as connection:
+                connection.execute(f'CREATE TABLE "{id}" ({columns})'.encode())
+
+    def _rows_of_table(self, name: str) -> list[Any]:
+        with psycopg.connect(self._database) as connection:
+            if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone() == (None,):
+                return []
+            found = connection.execute(
+                f'SELECT json_strip_nulls(row_to_json(t)) FROM "{name}" t ORDER BY ctid'.encode()
+            )
+            return [row for (row,) in found]
 
     def refused(self) -> list[int]:
         """The numbers of the records in dead letters."""

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -24,13 +24,23 @@ from conduit_py.stream.plugin_calls import PluginCaller, is_async
 PART_SIZE = 16 * 1024 * 1024
 """Bytes of input in a task: enough to be worth the milliseconds that a task costs."""
 JOB_SIZE = 64 * 1024 * 1024
-"""Bytes of input in a job: the driver holds what comes back, however many cores there are."""
+"""Bytes of input in a job whose output the driver holds, however many cores there are."""
 CARRIED_MAX = 8192
 """Records in a task whose source only the driver can read."""
 JOB_CARRIED_MAX = 65_536
 """Records in a job of such tasks."""
-Equipment: TypeAlias = dict[int, bytes]
-"""What instances of destinations on executors are given first, by their place in the pipeline."""
+
+
+class Equipment(NamedTuple):
+    """What instances of destinations on executors are given first, by their place in the pipeline.
+
+    With `staged` nothing of the output comes to the driver but manifests.
+    """
+
+    given: dict[int, bytes]
+    staged: bool = False
+
+
 PROGRESS_MAX = 1000
 """Positions without a record that may wait for their acks."""
 JOBS_AHEAD = 2
@@ -153,7 +163,10 @@ class RemoteSource(sdk.SourceConnector[Options]):
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
         self._equipment = await self._find_equipment()
         cores = self._executors.cores
-        self._part_size = max(1, min(self._part_size, JOB_SIZE // cores))
+        # What the driver does for a part is the same for any size, so small parts would make its cost for a record
+        # grow with the number of cores.
+        if self._equipment is None or not self._equipment.staged:
+            self._part_size = max(1, min(self._part_size, JOB_SIZE // cores))
         if not self._splits:
             self._read_ahead = ReadAhead(self._calls, min(CARRIED_MAX * cores, JOB_CARRIED_MAX))
             self._read_ahead.start()
@@ -314,7 +327,8 @@ class RemoteSource(sdk.SourceConnector[Options]):
     def _part(self, split: bytes = b"", carried: CarriedRecords | None = None) -> TaskInput:
         # Numbered in the order of the records, so that destinations know which parts were taken before another.
         part, self._parts = PartId(self._source_place, self._parts), self._parts + 1
-        return TaskInput(self._node, split, carried, self._equipment, self._acks_each, part)
+        equipment = self._equipment.given if self._equipment is not None else None
+        return TaskInput(self._node, split, carried, equipment, self._acks_each, part)
 
     def _carry(self, drawn: list[ReadRecord]) -> TaskInput:
         refused = {index: each.refused for index, each in enumerate(drawn) if each.refused is not None}

@@ -104,10 +104,12 @@ class SparkSupervisor(Supervisor):
         if not self._prepares:
             return None
         destinations = self._whole.pipeline.destinations
-        return {
+        given = {
             place: await _equip(each, adapter)
             for place, (each, adapter) in enumerate(zip(destinations, self._adapters, strict=True))
         }
+        staged = all(isinstance(each.connector, ManyWriterDestination) for each in destinations)
+        return Equipment(given, staged)
 
 
 async def _equip(declared: Destination, adapter: PreparedWrites) -> bytes:

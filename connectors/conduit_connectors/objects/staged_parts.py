@@ -171,7 +171,7 @@ class StagedParts:
     def _missing(self, name: str) -> TransientError:
         return TransientError(
             f"{name} in {self._shown} is not what a task has staged there",
-            suggestion="others must not change what is below _conduit; the next run stages it again",
+            suggestion="others must not change what tasks have staged; the next run stages it again",
         )
 
 

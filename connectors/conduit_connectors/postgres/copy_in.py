@@ -1,7 +1,9 @@
 """CopyEncoder: encodes rows as the text that PostgreSQL's COPY reads, which is many times faster than statements."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -10,13 +12,20 @@ from conduit_connectors.sql.column_fit import ColumnType
 from conduit_connectors.sql.database import NotThisRow
 from conduit_connectors.sql.row import RowEncoder, TableRow
 from conduit_connectors.sql.table_writer import TableWriter
-from conduit_py.sdk import Batch
+from conduit_py.sdk import Batch, PieceRefused
 
 _PIECE = "conduit_piece"
 
 
+Fill: TypeAlias = Callable[[str], None]
+"""Puts rows into a table, given its name, within the open transaction."""
+
+
 class CopyText(msgspec.Struct, frozen=True, array_like=True):
-    """Consecutive rows of one shape. `kinds` has the kinds among the values of each column."""
+    """Consecutive rows of one shape. `kinds` has the kinds among the values of each column.
+
+    In the text of a CopyEncoder each row begins with its number.
+    """
 
     shape: TableRow
     kinds: list[list[str]]
@@ -30,26 +39,28 @@ class CopyEncoder:
     def __init__(self, rows: RowEncoder) -> None:
         self._rows = rows
         self._groups: list[_Group] = []
+        self._count = 0
 
     def add(self, batch: Batch) -> dict[int, str]:
         """Add records; return index → reason for those that are refused."""
         rows, refused = self._rows.of(batch)
         for index, row in rows.items():
             try:
-                line = _line(row.values)
+                line = _line((self._count, *row.values))
             except UnicodeEncodeError:
                 refused[index] = "has half of a surrogate pair in a text, which no SQL text can carry"
                 continue
             if not self._groups or not self._groups[-1].fits(row):
                 self._groups.append(_Group(row))
             self._groups[-1].add(row, line)
+            self._count += 1
         return refused
 
     def groups(self) -> list[CopyText]:
         return [group.copied() for group in self._groups]
 
 
-def copy_in(database: PostgresDatabase, writing: TableWriter, group: CopyText) -> None:
+def copy_in(database: PostgresDatabase, writing: TableWriter, group: CopyText, fill: Fill) -> None:
     """Write or delete the rows within the open transaction. Raises NotThisRow if one of them is refused."""
     shape = group.shape
     types = writing.column_types(shape)
@@ -64,10 +75,10 @@ def copy_in(database: PostgresDatabase, writing: TableWriter, group: CopyText) -
     _check_types(database, types, group)
     table, columns = database.quoted(shape.table), ", ".join(map(database.column, shape.columns))
     if not shape.keys:
-        database.copy(f"COPY {table} ({columns}) FROM STDIN", group.text)
+        fill(table)
         return
     database.run(f"CREATE TEMP TABLE {_PIECE} ON COMMIT DROP AS SELECT {columns} FROM {table} WITH NO DATA")
-    database.copy(f"COPY {_PIECE} ({columns}) FROM STDIN", group.text)
+    fill(_PIECE)
     keys = ", ".join(map(database.column, shape.keys))
     if shape.gone:
         same = " AND ".join(f"{table}.{key} = {_PIECE}.{key}" for key in map(database.column, shape.columns))
@@ -77,6 +88,26 @@ def copy_in(database: PostgresDatabase, writing: TableWriter, group: CopyText) -
         newest = f"SELECT DISTINCT ON ({keys}) {columns} FROM {_PIECE} ORDER BY {keys}, ctid DESC"
         database.run(f"INSERT INTO {table} ({columns}) {newest} {database.replacing(shape)}")
     database.run(f"DROP TABLE {_PIECE}")
+
+
+def copy_piece(database: PostgresDatabase, writing: TableWriter, piece: bytes) -> None:
+    """Copy the rows of a piece in an intent of an earlier version: their text is in it, without numbers."""
+    for group in msgspec.msgpack.decode(piece, type=list[CopyText]):
+        with piece_refusals(group):
+            copy_in(database, writing, group, partial(_copy_text, database, group))
+
+
+def _copy_text(database: PostgresDatabase, group: CopyText, into: str) -> None:
+    database.copy(f"COPY {into} ({', '.join(map(database.column, group.shape.columns))}) FROM STDIN", group.text)
+
+
+@contextmanager
+def piece_refusals(group: CopyText) -> Iterator[None]:
+    """Raise PieceRefused where a row of the group is refused."""
+    try:
+        yield
+    except NotThisRow as error:
+        raise PieceRefused(f"{group.shape.table} refuses one of {group.count} rows: {error}") from error
 
 
 class _Group:

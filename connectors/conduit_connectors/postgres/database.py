@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.sql import Literal
 
 from conduit_connectors.sql.column_fit import ColumnType, Family
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
@@ -95,6 +96,21 @@ class PostgresDatabase(SqlDatabase):
             "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
         )
         return {name: parse_type(text) for name, text in self.rows(sql, (super().quoted(table),))}
+
+    def plain_types(self, table: str) -> dict[str, str]:
+        """Return the type of each column for a cast of text to it.
+
+        Without its length: an explicit cast cuts what is too long, and the assignment to the column refuses it.
+        """
+        sql = (
+            "SELECT attname, format_type(atttypid, -1) FROM pg_attribute "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+        )
+        return {name: text.replace("%", "%%") for name, text in self.rows(sql, (super().quoted(table),))}
+
+    def literal(self, text: str) -> str:
+        """Return a text as it is written in a statement that takes no parameters."""
+        return Literal(text).as_string(self._connection).replace("%", "%%")
 
     def accepts(self, value: Any, column: ColumnType) -> bool:
         self.set_savepoint("conduit_probe")

@@ -8,31 +8,11 @@ from typing import Any
 
 import pytest
 import trio
+from followed_folder import Site, following, text
 from waiting import until
 
-from conduit_py.config.definitions import Definitions
-from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.lifecycle.reloader import SLOW_SECONDS, Reload, Reloader
 from conduit_py.lifecycle.watch import watch
 from conduit_py.status import Status, Stopper
-from conduit_py.store.memory import MemoryStore
-
-FILE = """
-from conduit_connectors import generator, log
-from conduit_py import Destination, Pipeline, Processor, Record, Source
-
-def mark(record: Record) -> Record:
-    record.payload["by"] = "{mark}"
-    return record
-
-{id} = Pipeline(
-    "{id}",
-    description="{description}",
-    sources=[Source("source", generator.Source(rate={rate}, fields={{"id": "index"}}))],
-    processors=[mark],
-    destinations=[Destination("to", log.Destination(level="debug"))],
-)
-"""
 
 YAML = """
 version: 2.2
@@ -58,48 +38,6 @@ failing = Pipeline(
     destinations=[Destination("kept", log.Destination())],
 )
 """
-
-
-def text(id: str = "p", *, mark: str = "old", rate: int = 50, description: str = "") -> str:
-    return FILE.format(id=id, mark=mark, rate=rate, description=description)
-
-
-class Site:
-    """A folder of pipelines, and a fleet that follows it."""
-
-    def __init__(self, folder: Path, fleet: Fleet, reloader: Reloader) -> None:
-        self.folder = folder
-        self.fleet = fleet
-        self.reloader = reloader
-
-    def write(self, name: str, content: str) -> None:
-        (self.folder / name).write_text(content)
-
-    async def reload(self, **settings: float) -> Reload:
-        done = await self.reloader.reload(**settings)  # type: ignore[arg-type]
-        await until(lambda: not self.reloader.busy)
-        return done
-
-    def run_of(self, id: str) -> object:
-        """What stays the same for as long as the pipeline is not started anew; None before it runs."""
-        member = self.fleet[id]
-        return member.supervisor if member.state.status is Status.RUNNING else None
-
-
-@asynccontextmanager
-async def following(folder: Path, *, slow_seconds: float = SLOW_SECONDS, **files: str) -> AsyncIterator[Site]:
-    for name, content in files.items():
-        (folder / name.replace("_", ".")).write_text(content)
-    store = MemoryStore()
-    async with trio.open_nursery() as nursery:
-        fleet = Fleet(store, nursery)
-        definitions = Definitions(folder)
-        reloader = Reloader(fleet, store, definitions, nursery, slow_seconds=slow_seconds)
-        await reloader.begin(definitions.read())
-        await fleet.boot()
-        yield Site(folder, fleet, reloader)
-        await fleet.shutdown(5)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture
@@ -197,62 +135,6 @@ async def test_a_secret_that_was_rotated_is_shown_until_it_is_in_use(folder: Pat
     )
     assert [problem.message for problem in problems] == [rotated.message]
     assert same_run is run
-
-
-GUARDED = """
-from pathlib import Path
-from conduit_connectors import generator, log
-from conduit_py import FatalError, Pipeline, secret
-
-def guarded(id, password, **more):
-    def enter(record):
-        if password != (Path(__file__).parent / "door").read_text():
-            raise FatalError("the password is wrong")
-        return record
-    source, to = generator.Source(rate=50, fields={{"n": "index"}}, **more), log.Destination()
-    return Pipeline(id, sources={{"in": source}}, processors=[enter], destinations={{"out": to}})
-
-p = guarded("p", secret("file:./password"){more})
-"""
-
-
-async def test_a_pipeline_that_failed_goes_on_with_the_secret_that_is_there_now(folder: Path) -> None:
-    for name in ("password", "door"):
-        (folder / name).write_text("first")
-    async with following(folder, p_py=GUARDED.format(more=""), other_py=text("other")) as site:
-        await until(lambda: site.run_of("p") and site.run_of("other"))
-        other = site.run_of("other")
-        (folder / "door").write_text("second")
-        await until(lambda: site.fleet["p"].state.status is Status.DEGRADED)
-        await site.reloader.check_secrets()
-        unrotated = site.fleet["p"].state.status
-        # Between the two versions, as where a file is written in two steps.
-        (folder / "password").write_text("")
-        await site.reloader.check_secrets()
-        between = site.fleet["p"].state.status, site.fleet["p"].definition
-        (folder / "password").write_text("second")
-        await site.reloader.check_secrets()
-        await until(lambda: site.run_of("p"))
-
-        assert unrotated is Status.DEGRADED
-        assert between[0] is Status.DEGRADED
-        assert between[1] is not None
-        assert (site.fleet["p"].definition, site.fleet["other"].definition) == (None, None)
-        assert site.run_of("other") is other
-
-
-async def test_a_pipeline_that_has_ended_has_the_new_secret_at_its_next_start(folder: Path) -> None:
-    for name in ("password", "door"):
-        (folder / name).write_text("first")
-    async with following(folder, p_py=GUARDED.format(more=", count=1")) as site:
-        await until(lambda: site.fleet["p"].state.status is Status.COMPLETED)
-        old = site.fleet["p"].graph
-        (folder / "password").write_text("second")
-        await site.reloader.check_secrets()
-        await until(lambda: not site.reloader.busy)
-
-        assert site.fleet["p"].graph is not old
-        assert (site.fleet["p"].state.status, site.fleet["p"].definition) == (Status.COMPLETED, None)
 
 
 async def test_files_come_and_go(folder: Path) -> None:

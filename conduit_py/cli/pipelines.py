@@ -33,7 +33,7 @@ class WaitTimedOut(ConduitError):
 def show_all(call: ServerCall) -> ExitCode:
     """Print a line for each pipeline."""
     with connect(call) as client:
-        answer = client.ask("GET", "pipelines")
+        answer = client.request("GET", "pipelines")
     if call.json:
         put_json(answer)
     elif answer["pipelines"]:
@@ -57,7 +57,7 @@ def _put_problems(problems: list[dict[str, Any]]) -> None:
 def show(call: ServerCall, id: str) -> ExitCode:
     """Print everything about a pipeline."""
     with connect(call) as client:
-        shown = client.ask("GET", "pipelines", id)
+        shown = client.request("GET", "pipelines", id)
     if call.json:
         put_json(shown)
         return ExitCode.OK
@@ -74,7 +74,7 @@ def show(call: ServerCall, id: str) -> ExitCode:
 def start(call: ServerCall, id: str, wait: float) -> ExitCode:
     """Start a pipeline and wait until it runs."""
     with connect(call) as client:
-        shown = client.ask("POST", "pipelines", id, "start")
+        shown = client.request("POST", "pipelines", id, "start")
         if wait:
             shown = _wait(client, id, wait, lambda now: now["status"] in STARTED, "started")
     return _report(call, shown)
@@ -83,7 +83,7 @@ def start(call: ServerCall, id: str, wait: float) -> ExitCode:
 def stop(call: ServerCall, id: str, wait: float, *, force: bool) -> ExitCode:
     """Stop a pipeline and wait until it has."""
     with connect(call) as client:
-        shown = client.ask("POST", "pipelines", id, "stop", body={"force": force})
+        shown = client.request("POST", "pipelines", id, "stop", body={"force": force})
         if wait:
             advice = None if force else f"`conduit-py pipelines stop {id} --force` does not wait for what is in flight"
             shown = _wait(client, id, wait, lambda now: now["status"] in ENDED, "stopped", advice)
@@ -94,8 +94,8 @@ def restart(call: ServerCall, id: str, wait: float) -> ExitCode:
     """Restart a pipeline and wait until it runs again."""
     with connect(call) as client:
         # Without it, the status of the old run would count as that of the new one.
-        before = client.ask("GET", "pipelines", id)["since"]
-        shown = client.ask("POST", "pipelines", id, "restart")
+        before = client.request("GET", "pipelines", id)["since"]
+        shown = client.request("POST", "pipelines", id, "restart")
         if wait:
             advice = "it is started as soon as what is in flight is delivered"
             shown = _wait(
@@ -107,7 +107,7 @@ def restart(call: ServerCall, id: str, wait: float) -> ExitCode:
 def reload(call: ServerCall) -> ExitCode:
     """Make the server read its files again, and print the changes and the problems."""
     with connect(call) as client:
-        answer = client.ask("POST", "reload")
+        answer = client.request("POST", "reload")
     if call.json:
         put_json(answer)
     else:
@@ -129,8 +129,9 @@ def _wait(
     advice: str | None = None,
 ) -> dict[str, Any]:
     deadline = time.monotonic() + seconds
+    shown: dict[str, Any]
     # Polled: the API accepts a command at once and does it in the background.
-    while not done(shown := client.ask("GET", "pipelines", id)):
+    while not done(shown := client.request("GET", "pipelines", id)):
         if time.monotonic() >= deadline:
             blocked = (shown["progress"] or {}).get("blocked_on")
             reason = f", waits for {blocked}" if blocked else ""

@@ -12,7 +12,7 @@ from conduit_py.cli.server_commands import ServerCall, parse_time
 def show(call: ServerCall, id: str) -> ExitCode:
     """Print the position of every source."""
     with connect(call) as client:
-        answer = client.ask("GET", "pipelines", id, "positions")
+        answer = client.request("GET", "pipelines", id, "positions")
     if call.json:
         put_json(answer)
     else:
@@ -25,11 +25,11 @@ def change(call: ServerCall, id: str, source: str, position: str | None, *, keep
     path = ("pipelines", id, "positions", source)
     with connect(call) as client:
         # Read before it is replaced: printed, it is the only way back.
-        before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
+        before = client.request("GET", "pipelines", id, "positions")["positions"].get(source)
         if position is None:
-            answer = client.ask("DELETE", *path, query={"keep_state": True} if keep_state else None)
+            answer = client.request("DELETE", *path, query={"keep_state": True} if keep_state else None)
         else:
-            answer = client.ask("PUT", *path, body={"position": position, "keep_state": keep_state})
+            answer = client.request("PUT", *path, body={"position": position, "keep_state": keep_state})
     if call.json:
         put_json({**answer, "before": {source: before}})
     else:
@@ -43,8 +43,8 @@ def start_over(call: ServerCall, id: str) -> ExitCode:
     """Forget all positions of a pipeline, and the state of its processors. The old positions are printed."""
     with connect(call) as client:
         # Read before they are forgotten: printed, they are the only way back.
-        before = client.ask("GET", "pipelines", id, "positions")["positions"]
-        client.ask("POST", "pipelines", id, "reset")
+        before = client.request("GET", "pipelines", id, "positions")["positions"]
+        client.request("POST", "pipelines", id, "reset")
     if call.json:
         put_json({"positions": dict.fromkeys(before), "before": before})
     else:
@@ -56,7 +56,7 @@ def start_over(call: ServerCall, id: str) -> ExitCode:
 def show_history(call: ServerCall, id: str, source: str) -> ExitCode:
     """Print the points of the past to which a source can be set back."""
     with connect(call) as client:
-        answer = client.ask("GET", "pipelines", id, "positions", source, "history")
+        answer = client.request("GET", "pipelines", id, "positions", source, "history")
     if call.json:
         put_json(answer)
     else:
@@ -67,9 +67,9 @@ def show_history(call: ServerCall, id: str, source: str) -> ExitCode:
 def replay(call: ServerCall, id: str, source: str, since: str, *, keep_state: bool = False) -> ExitCode:
     """Set a source back to its position at a time, or to the beginning. The old position is printed."""
     with connect(call) as client:
-        before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
+        before = client.request("GET", "pipelines", id, "positions")["positions"].get(source)
         body = {"from": since if since == "start" else parse_time(since).isoformat(), "keep_state": keep_state}
-        answer = client.ask("POST", "pipelines", id, "positions", source, "replay", body=body)
+        answer = client.request("POST", "pipelines", id, "positions", source, "replay", body=body)
     if call.json:
         put_json({**answer, "before": {source: before}})
     else:
@@ -83,7 +83,7 @@ def request_snapshot(call: ServerCall, id: str, source: str, collection: str, wh
     """Have a source read a collection as a whole. Says whether the request survives a crash already."""
     body = {"collection": collection} if where is None else {"collection": collection, "where": where}
     with connect(call) as client:
-        answer = client.ask("POST", "pipelines", id, "sources", source, "snapshot", body=body)
+        answer = client.request("POST", "pipelines", id, "sources", source, "snapshot", body=body)
     if call.json:
         put_json(answer)
     elif answer["durable"]:

@@ -9,7 +9,7 @@ SITE ?= .site
 # every module again, a third of its start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install java maven demo demo-page demo-spark page docs test check format bench bench-latency bench-memory bench-growth bench-instructions bench-stretches bench-fleet bench-spark bench-scale exactly-once fuzz spark-soak test-yarn test-taps test-pythons lock release clean
+.PHONY: help install java maven demo demo-page demo-spark page docs test check format bench bench-latency bench-memory bench-growth bench-instructions bench-stretches bench-fleet bench-spark bench-scale exactly-once fuzz spark-soak test-yarn test-taps test-pythons test-image lock release clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -31,6 +31,7 @@ help:
 	@echo "make test-yarn  run pipelines on a YARN that it starts on this machine, and kill executors and drivers there"
 	@echo "make test-taps  read five Singer taps from PyPI, which it installs, against real servers"
 	@echo "make test-pythons  run the tests that need no server on Python 3.11 to 3.14, where they can be had"
+	@echo "make test-image  build the root file system of the container image without an engine, measure it and run it"
 	@echo "make lock      resolve uv.lock and constraints.txt again, after a change of dependencies"
 	@echo "make release   build wheel and sdist, the SBOM and the table of licences into dist/"
 	@echo "make install   create .venv with the command at .venv/bin/conduit-py"
@@ -180,6 +181,11 @@ release: .venv/.ready-release
 # The tests that need no server, with each Python that can be had here: one of uv, of pyenv, or on the path.
 test-pythons: .venv/.ready-release
 	@$(BIN)/python tests/support/pythons.py $(ARGS)
+
+# What the container file puts into the image, with Debian's packages below it: built, measured, and run in a chroot. It
+# needs Debian 12, root and the network, and mounts nothing.
+test-image: .venv/.ready-release
+	@$(BIN)/python tests/support/container_root.py
 
 format: .venv/.ready-lint
 	$(BIN)/ruff check --fix .

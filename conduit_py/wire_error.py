@@ -81,6 +81,16 @@ class WireError(msgspec.Struct, frozen=True):
         return error
 
 
+class ServerRefused(ConduitError):
+    """The server answered with an error; `wire_error` has its code, message and suggestion."""
+
+    code = "server.refused"
+
+    def __init__(self, wire_error: WireError, suggestion: str | None) -> None:
+        self.wire_error = wire_error
+        super().__init__(f"{wire_error.message} [{wire_error.code}]", suggestion=suggestion)
+
+
 class RaisedError(msgspec.Struct, frozen=True):
     """What user code raised in another process: an error of ours as above, any other by its class's name and its text.
 

@@ -1,18 +1,25 @@
 """Every Python block of the README and the docs runs, and so does every command they show."""
 
+import json
 import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+import textwrap
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+import yaml
+from cyclopts import CycloptsError
 from quick_java import quick_java
 from shown_output import all_pages
 from warm_python import COMMAND, run_bash, run_warm
 from warm_workers import warm_workers
+
+from conduit_py.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -107,3 +114,69 @@ def test_the_files_and_folders_that_the_architecture_names_exist() -> None:
 
     assert len(named) > 40
     assert missing == []
+
+
+ANY_BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+EVERY_PAGE = [*PAGES, ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md")]
+COMMAND_LINE = re.compile(r"^\s*(?:\$ )?(?:.*? -m conduit_py\.cli\.main|conduit-py) ([^#…|]*?)(?:\s{3,}.*|\s+\|.*)?$")
+
+
+def _blocks(*languages: str) -> list[tuple[str, str]]:
+    """Blocks that no test runs, because they need a machine, a cluster or a choice: the page and the text."""
+    return [
+        (str(page.relative_to(ROOT)), text)
+        for page in EVERY_PAGE
+        for language, text in ANY_BLOCK.findall(page.read_text())
+        if language in languages
+    ]
+
+
+def test_commands_that_are_only_shown_have_arguments_that_exist() -> None:
+    lines = [
+        (page, shown[1])
+        for page, text in _blocks("text", "")
+        for line in text.replace("\\\n", " ").splitlines()
+        # The help of commands is generated.
+        if (shown := COMMAND_LINE.match(line)) and page != "docs/reference/cli.md"
+    ]
+    for page, line in lines:
+        try:
+            app.parse_args(shlex.split(line), exit_on_error=False, print_error=False)
+        except CycloptsError as error:
+            pytest.fail(f"{page}: conduit-py {line}: {error}")
+
+    assert len(lines) >= 8
+
+
+def test_extras_that_are_named_exist() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    named = {
+        (str(page.relative_to(ROOT)), extra)
+        for page in EVERY_PAGE
+        for several in re.findall(r"conduit-dataflow\[([\w,-]+)\]", page.read_text())
+        for extra in several.split(",")
+    }
+
+    assert len(named) > 20
+    assert {(page, extra) for page, extra in named if extra not in extras} == set()
+
+
+def test_targets_of_make_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        (str(page.relative_to(ROOT)), target)
+        for page in EVERY_PAGE
+        for target in re.findall(r"(?:`|^\$ )make ([a-z][\w-]*)", page.read_text(), re.MULTILINE)
+    }
+
+    assert len(named) > 10
+    assert {(page, target) for page, target in named if target not in targets} == set()
+
+
+def test_data_that_is_shown_can_be_read() -> None:
+    readers: dict[str, Callable[[str], object]] = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
+    for language, read in readers.items():
+        blocks = _blocks(language)
+        assert blocks
+        for page, text in blocks:
+            assert read(textwrap.dedent(text)), page

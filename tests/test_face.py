@@ -19,6 +19,10 @@ FACE = {
         RateLimit Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome secret Source
         Spark State Status TransactionLimits TransientError
     """,
+    "conduit_py.client": """
+        Api AsyncClient Call Client DroppedEvent FleetEvent LetterFilter PipelineEvent RecordEvent ServerRefused
+        ServerUnreachable Stream
+    """,
     "conduit_py.sdk": """
         AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json decode_payload
         Defer DestinationConnector DriftCount DuplicateKeys encode_json encode_payload EncodedPositions EndOfSource

@@ -1,122 +1,58 @@
-"""ApiClient: calls the API of a server; every failure becomes a ConduitError with a suggestion."""
+"""ApiClient: what commands call: a server, or a state directory that no server uses."""
 
-import json
+import logging
 import os
 import ssl
 import stat
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
-from conduit_py.cli.errors import ServerRefused, print_error_as_json
+import httpx2
+import trio
+
+from conduit_py.cli.errors import print_error_as_json
 from conduit_py.cli.project_state import choose_state
 from conduit_py.cli.server_commands import ServerCall, StateCall
-from conduit_py.errors import EnvironmentUnfit
+from conduit_py.client import Client
+from conduit_py.errors import ConduitError, EnvironmentUnfit
 from conduit_py.wire_error import WireError
 
-try:
-    import httpx2
-except ModuleNotFoundError as error:
-    raise EnvironmentUnfit(
-        f"calling a server needs {error.name}, which is not installed", suggestion="pip install httpx2"
-    ) from error
+if TYPE_CHECKING:
+    from conduit_py.config.loaded import LoadedPipeline
+    from conduit_py.lifecycle.fleet import Fleet
+    from conduit_py.store.store import Store
+
+log = logging.getLogger("conduit_py")
 
 TOKEN_VARIABLE = "CONDUIT_API_TOKEN"
-CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 30.0
 
 
-class ServerUnreachable(EnvironmentUnfit):
-    """No server answers at the address, or one that is not conduit-py."""
-
-    code = "server.unreachable"
-
-
-class ApiClient:
-    """A server as its API shows it. Answers are plain values; every error is a ConduitError."""
+class ApiClient(Client):
+    """The server of a command. Answers are plain values: `--json` prints them as they came."""
 
     def __init__(self, call: ServerCall) -> None:
-        self.url = call.url.rstrip("/")
-        token = load_token(call.token_file)
-        self._http = httpx2.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            verify=_tls(call) if self.url.startswith("https") else False,
-            # A proxy that the environment names would see the token, and often cannot reach this machine.
-            trust_env=False,
-            transport=_offline(call),
-        )
         self._call = call
+        tls = _tls(call) if call.url.startswith("https") else None
+        super().__init__(call.url, token=load_token(call.token_file), tls=tls, transport=_offline(call))
 
-    def __enter__(self) -> "ApiClient":
-        return self
+    def _advice(self, error: WireError) -> str | None:
+        if error.code == "access.token_missing":
+            return f"give a valid token with --token-file or {TOKEN_VARIABLE}"
+        if error.code == "access.refused":
+            return f"give a token that allows it, with --token-file or {TOKEN_VARIABLE}"
+        return super()._advice(error)
 
-    def __exit__(self, *_: object) -> None:
-        self._http.close()
-
-    def ask(
-        self, method: str, *path: str, body: dict[str, Any] | None = None, query: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Call `/api/v1/` and the path, and return the answer."""
-        with self._reaching():
-            response = self._http.request(method, _path(path), json=body, params=query)
-        return self._answer(response)
-
-    def events(self, *path: str) -> Generator[dict[str, Any], None, None]:
-        """The data of server-sent events, until the server ends the stream."""
-        for _, data in self.stream(*path):
-            yield data
-
-    def stream(
-        self, *path: str, query: Mapping[str, int] | None = None
-    ) -> Generator[tuple[str, dict[str, Any]], None, None]:
-        """Server-sent events, each with its name, until the server ends the stream."""
-        name = ""
-        with self._reaching(), self._http.stream("GET", _path(path), params=query) as response:
-            if response.headers.get("content-type", "").partition(";")[0] != "text/event-stream":
-                # A refusal is no stream: its body is read whole for the error in it.
-                response.read()
-                self._answer(response)
-                raise self._foreign(response)
-            for line in response.iter_lines():
-                if line.startswith("event:"):
-                    name = line.removeprefix("event:").strip()
-                elif line.startswith("data:"):
-                    yield name, json.loads(line.removeprefix("data:"))
-
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx2.TimeoutException as error:
-            raise ServerUnreachable(
-                f"the server at {self.url} does not answer", suggestion="look at its log"
-            ) from error
-        except httpx2.HTTPError as error:
-            raise ServerUnreachable(
-                f"cannot reach a server at {self.url}: {error}", suggestion=_way_to(error, self._call)
-            ) from error
-
-    def _answer(self, response: httpx2.Response) -> dict[str, Any]:
-        try:
-            answer = response.json()
-        except ValueError:
-            raise self._foreign(response) from None
-        if response.is_success and isinstance(answer, dict):
-            return answer
-        error = WireError.from_fields(answer.get("error")) if isinstance(answer, dict) else None
-        if error is None:
-            raise self._foreign(response)
-        raise ServerRefused(error, _advice(error))
-
-    def _foreign(self, response: httpx2.Response) -> ServerUnreachable:
-        return ServerUnreachable(
-            f"the server at {self.url} is not a conduit-py server (HTTP status {response.status_code})",
-            suggestion="give the server's address with --url or CONDUIT_URL",
-        )
+    def _way_to(self, error: httpx2.HTTPError) -> str:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return "give the certificate to trust with --tls-ca or the variable SSL_CERT_FILE"
+        if "CERTIFICATE_REQUIRED" in str(error) or "alert certificate required" in str(error):
+            return "the server requires a client certificate: give --tls-cert and --tls-key"
+        start = "start one with `conduit-py serve`, or give its address with --url or CONDUIT_URL"
+        if isinstance(self._call, StateCall):
+            return f"{start}; what `run` left behind needs no server: give --state {choose_state()}"
+        return start
 
 
 @contextmanager
@@ -175,35 +111,76 @@ def _plain(token: str, place: str) -> str:
     return token
 
 
-def _advice(error: WireError) -> str | None:
-    if error.code == "access.token_missing":
-        return f"give a valid token with --token-file or {TOKEN_VARIABLE}"
-    if error.code == "access.refused":
-        return f"give a token that allows it, with --token-file or {TOKEN_VARIABLE}"
-    return error.suggestion
-
-
 def _offline(call: ServerCall) -> httpx2.BaseTransport | None:
     """What answers instead of a server, if the call names a state."""
     if not isinstance(call, StateCall) or call.state is None:
         return None
-    # Imported late: it needs the whole server, which a call of one does not.
-    from conduit_py.cli.offline import OfflineTransport
-
     return OfflineTransport(call.state, call.pipelines)
 
 
-def _way_to(error: httpx2.HTTPError, call: ServerCall) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "give the certificate to trust with --tls-ca or the variable SSL_CERT_FILE"
-    if "CERTIFICATE_REQUIRED" in str(error) or "alert certificate required" in str(error):
-        return "the server requires a client certificate: give --tls-cert and --tls-key"
-    start = "start one with `conduit-py serve`, or give its address with --url or CONDUIT_URL"
-    if isinstance(call, StateCall):
-        return f"{start}; what `run` left behind needs no server: give --state {choose_state()}"
-    return start
+class OfflineTransport(httpx2.BaseTransport):
+    """The API over a state, without a server and without running anything.
+
+    The state is open, and locked, for one request at a time. Pipelines come from `pipelines`, else from the files
+    that the state has recorded for them. Positions and replays need them; letters can be read without.
+    """
+
+    def __init__(self, state: str, pipelines: Path | None = None) -> None:
+        self._state = state
+        self._pipelines = pipelines
+        self._loaded: dict[Path, list[LoadedPipeline]] = {}
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        # Opening would create it, and a mistyped directory would look like one without any letters.
+        if "://" not in self._state and not Path(self._state, "state.db").exists():
+            raise EnvironmentUnfit(
+                f"there is no state in {self._state}", suggestion="give the directory that `run` or `serve` has used"
+            )
+        if self._pipelines is not None and not self._pipelines.exists():
+            raise EnvironmentUnfit(f"there is no {self._pipelines}", suggestion="name the file of the pipelines")
+        return trio.run(self._answer, request)
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        # Imported late: this needs the whole server, which a call of one does not.
+        from conduit_py.lifecycle.fleet import Fleet
+        from conduit_py.lifecycle.supervisor import Supervisor
+        from conduit_py.server.serve import ServerConfig, create_app
+        from conduit_py.server.service import Service
+        from conduit_py.store.store import open_store
+
+        async with await open_store(self._state) as store, trio.open_nursery() as nursery:
+            fleet = Fleet(store, nursery, engine=Supervisor)
+            for each in await self._definitions(store):
+                await _add(fleet, each)
+            service = Service(fleet, store, nursery)
+            app = create_app(service, ServerConfig().policy)
+            answer = await httpx2.ASGITransport(app=app).handle_async_request(request)
+            content = await answer.aread()
+        return httpx2.Response(answer.status_code, headers=answer.headers, content=content)
+
+    async def _definitions(self, store: "Store") -> "list[LoadedPipeline]":
+        if self._pipelines is not None:
+            return self._load(self._pipelines)
+        found = []
+        for id in await store.pipelines():
+            origin = await store.origin(id)
+            if origin is not None:
+                found += [each for each in self._load(Path(origin)) if each.id == id]
+        return found
+
+    def _load(self, path: Path) -> "list[LoadedPipeline]":
+        from conduit_py.config.definitions import Definitions
+
+        # Once for each command, which may make several requests: a file of Python runs when it is loaded.
+        if path not in self._loaded:
+            # A file may have been moved since; its letters can still be read.
+            self._loaded[path] = list(Definitions(path).read().whole.pipelines) if path.exists() else []
+        return self._loaded[path]
 
 
-def _path(parts: tuple[str, ...]) -> str:
-    # Dots too: httpx2 would resolve an id `..` as the folder above, which is another endpoint.
-    return "/api/v1/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
+async def _add(fleet: "Fleet", loaded: "LoadedPipeline") -> None:
+    try:
+        await fleet.add(loaded.graph)
+    except ConduitError as error:
+        # The letters of a pipeline that has a problem now can still be read.
+        log.warning("%s: pipeline %s cannot be used: %s", loaded.file, loaded.id, error.message)

@@ -51,10 +51,12 @@ def show_all(call: ServerCall, fields: dict[str, Any], limit: int) -> ExitCode:
 
 
 def _pages(client: ApiClient, fields: dict[str, Any], limit: int) -> dict[str, Any]:
-    answer = client.ask("GET", "dead-letters", query={**fields, "limit": min(limit, LETTERS_PAGE_MAX)})
+    answer: dict[str, Any] = client.request(
+        "GET", "dead-letters", query={**fields, "limit": min(limit, LETTERS_PAGE_MAX)}
+    )
     while answer["next"] is not None and len(answer["letters"]) < limit:
         room = min(limit - len(answer["letters"]), LETTERS_PAGE_MAX)
-        more = client.ask("GET", "dead-letters", query={**fields, "limit": room, "cursor": answer["next"]})
+        more = client.request("GET", "dead-letters", query={**fields, "limit": room, "cursor": answer["next"]})
         answer = {**more, "letters": answer["letters"] + more["letters"]}
     return answer
 
@@ -62,7 +64,7 @@ def _pages(client: ApiClient, fields: dict[str, Any], limit: int) -> dict[str, A
 def show_causes(call: ServerCall, fields: dict[str, Any]) -> ExitCode:
     """Print how many letters there are of each kind."""
     with connect(call) as client:
-        answer = client.ask("GET", "dead-letters", "causes", query=fields)
+        answer = client.request("GET", "dead-letters", "causes", query=fields)
     if call.json:
         put_json(answer)
     elif answer["causes"]:
@@ -79,7 +81,7 @@ def show_causes(call: ServerCall, fields: dict[str, Any]) -> ExitCode:
 def show(call: ServerCall, id: str) -> ExitCode:
     """Print everything about a letter."""
     with connect(call) as client:
-        letter = client.ask("GET", "dead-letters", id)
+        letter = client.request("GET", "dead-letters", id)
     if call.json:
         put_json(letter)
         return ExitCode.OK
@@ -105,7 +107,7 @@ def show(call: ServerCall, id: str) -> ExitCode:
 def edit(call: ServerCall, id: str, file: Path | None, node: str | None) -> ExitCode:
     """Replace the record of a letter by the content of a file, or by what the user saves in an editor."""
     with connect(call) as client:
-        letter = client.ask("GET", "dead-letters", id)
+        letter = client.request("GET", "dead-letters", id)
         shown = next((each["record"] for each in letter["records"] if each["node"] == node), letter["record"])
         record = _edit_in_editor(shown) if file is None else _read_record(file)
         # An editor that was closed without a change means that the user thought better of it.
@@ -113,7 +115,7 @@ def edit(call: ServerCall, id: str, file: Path | None, node: str | None) -> Exit
             put("nothing was changed")
             return ExitCode.OK
         body = {"record": record} | ({"node": node} if node else {})
-        answer = client.ask("PUT", "dead-letters", id, "record", body=body)
+        answer = client.request("PUT", "dead-letters", id, "record", body=body)
     if call.json:
         put_json(answer)
     else:
@@ -127,7 +129,7 @@ def replay(call: ServerCall, which: dict[str, Any], destinations: Sequence[str],
     """Send letters again, and print the result."""
     body = {**which, "dry_run": dry_run} | ({"destinations": list(destinations)} if destinations else {})
     with connect(call) as client:
-        answer = client.ask("POST", "dead-letters", "replay", body=body)
+        answer = client.request("POST", "dead-letters", "replay", body=body)
     if call.json:
         put_json(answer)
     else:
@@ -149,11 +151,11 @@ def discard(call: ServerCall, which: dict[str, Any], *, dry_run: bool, yes: bool
     """Delete letters, after the user has confirmed their number."""
     with connect(call) as client:
         # Counted first: a filter may match far more than the user thinks, and discarding cannot be undone.
-        count = client.ask("POST", "dead-letters", "discard", body={**which, "dry_run": True})["discarded"]
+        count = client.request("POST", "dead-letters", "discard", body={**which, "dry_run": True})["discarded"]
         if not dry_run and count and not yes and not _ask_to_discard(count):
             put("nothing was discarded")
             return ExitCode.FAILED
-        answer = client.ask("POST", "dead-letters", "discard", body={**which, "dry_run": dry_run})
+        answer = client.request("POST", "dead-letters", "discard", body={**which, "dry_run": dry_run})
     if call.json:
         put_json(answer)
     else:

@@ -11,11 +11,11 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from conduit_py.cli.output import ExitCode, printable, printable_lines, put_json, shown
+from conduit_py.cli.output import ExitCode, printable_lines, put_json, shown
 from conduit_py.config.loaded import LoadWarning
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
-from conduit_py.wire_error import WireError
+from conduit_py.wire_error import ServerRefused, WireError
 
 
 class Console(RichConsole):
@@ -35,16 +35,6 @@ class Console(RichConsole):
                 yield segment
             else:
                 yield Segment(printable_lines(segment.text), segment.style)
-
-
-class ServerRefused(ConduitError):
-    """The server answered with an error; `wire_error` has it."""
-
-    code = "server.refused"
-
-    def __init__(self, wire_error: WireError, suggestion: str | None) -> None:
-        self.wire_error = wire_error
-        super().__init__(printable(f"{wire_error.message} [{wire_error.code}]"), suggestion=suggestion)
 
 
 def print_error(error: BaseException) -> ExitCode:

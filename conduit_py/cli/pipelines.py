@@ -37,7 +37,7 @@ class WaitTimedOut(ConduitError):
 def show_all(call: ServerCall) -> ExitCode:
     """Print a line for each pipeline."""
     with connect(call) as client:
-        answer = client.ask("GET", "pipelines")
+        answer = client.request("GET", "pipelines")
     if call.json:
         put_json(answer)
     elif answer["pipelines"]:
@@ -61,7 +61,7 @@ def _put_problems(problems: list[dict[str, Any]]) -> None:
 def show(call: ServerCall, id: str) -> ExitCode:
     """Print everything about a pipeline."""
     with connect(call) as client:
-        shown = client.ask("GET", "pipelines", id)
+        shown = client.request("GET", "pipelines", id)
     if call.json:
         put_json(shown)
         return ExitCode.OK
@@ -78,7 +78,7 @@ def show(call: ServerCall, id: str) -> ExitCode:
 def start(call: ServerCall, id: str, wait: float) -> ExitCode:
     """Start a pipeline and wait until it runs."""
     with connect(call) as client:
-        shown = client.ask("POST", "pipelines", id, "start")
+        shown = client.request("POST", "pipelines", id, "start")
         if wait:
             shown = _wait(client, id, wait, lambda now: now["status"] in STARTED, "started")
     return _report(call, shown)
@@ -87,7 +87,7 @@ def start(call: ServerCall, id: str, wait: float) -> ExitCode:
 def stop(call: ServerCall, id: str, wait: float, *, force: bool) -> ExitCode:
     """Stop a pipeline and wait until it has."""
     with connect(call) as client:
-        shown = client.ask("POST", "pipelines", id, "stop", body={"force": force})
+        shown = client.request("POST", "pipelines", id, "stop", body={"force": force})
         if wait:
             advice = None if force else f"`conduit-py pipelines stop {id} --force` does not wait for what is in flight"
             shown = _wait(client, id, wait, lambda now: now["status"] in ENDED, "stopped", advice)
@@ -98,8 +98,8 @@ def restart(call: ServerCall, id: str, wait: float) -> ExitCode:
     """Restart a pipeline and wait until it runs again."""
     with connect(call) as client:
         # Without it, the status of the old run would count as that of the new one.
-        before = client.ask("GET", "pipelines", id)["since"]
-        shown = client.ask("POST", "pipelines", id, "restart")
+        before = client.request("GET", "pipelines", id)["since"]
+        shown = client.request("POST", "pipelines", id, "restart")
         if wait:
             advice = "it is started as soon as what is in flight is delivered"
             shown = _wait(
@@ -111,7 +111,7 @@ def restart(call: ServerCall, id: str, wait: float) -> ExitCode:
 def reload(call: ServerCall) -> ExitCode:
     """Make the server read its files again, and print the changes and the problems."""
     with connect(call) as client:
-        answer = client.ask("POST", "reload")
+        answer = client.request("POST", "reload")
     if call.json:
         put_json(answer)
     else:
@@ -133,8 +133,9 @@ def _wait(
     advice: str | None = None,
 ) -> dict[str, Any]:
     deadline = time.monotonic() + seconds
+    shown: dict[str, Any]
     # Polled: the API accepts a command at once and does it in the background.
-    while not done(shown := client.ask("GET", "pipelines", id)):
+    while not done(shown := client.request("GET", "pipelines", id)):
         if time.monotonic() >= deadline:
             blocked = (shown["progress"] or {}).get("blocked_on")
             reason = f", waits for {blocked}" if blocked else ""
@@ -229,7 +230,7 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
 def show_positions(call: ServerCall, id: str) -> ExitCode:
     """Print the position of every source."""
     with connect(call) as client:
-        answer = client.ask("GET", "pipelines", id, "positions")
+        answer = client.request("GET", "pipelines", id, "positions")
     if call.json:
         put_json(answer)
     else:
@@ -244,11 +245,11 @@ def change_position(
     path = ("pipelines", id, "positions", source)
     with connect(call) as client:
         # Read before it is replaced: printed, it is the only way back.
-        before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
+        before = client.request("GET", "pipelines", id, "positions")["positions"].get(source)
         if position is None:
-            answer = client.ask("DELETE", *path, query={"keep_state": True} if keep_state else None)
+            answer = client.request("DELETE", *path, query={"keep_state": True} if keep_state else None)
         else:
-            answer = client.ask("PUT", *path, body={"position": position, "keep_state": keep_state})
+            answer = client.request("PUT", *path, body={"position": position, "keep_state": keep_state})
     if call.json:
         put_json({**answer, "before": {source: before}})
     else:
@@ -262,8 +263,8 @@ def start_over(call: ServerCall, id: str) -> ExitCode:
     """Forget all positions of a pipeline, and the state of its processors. The old positions are printed."""
     with connect(call) as client:
         # Read before they are forgotten: printed, they are the only way back.
-        before = client.ask("GET", "pipelines", id, "positions")["positions"]
-        client.ask("POST", "pipelines", id, "reset")
+        before = client.request("GET", "pipelines", id, "positions")["positions"]
+        client.request("POST", "pipelines", id, "reset")
     if call.json:
         put_json({"positions": dict.fromkeys(before), "before": before})
     else:
@@ -275,7 +276,7 @@ def start_over(call: ServerCall, id: str) -> ExitCode:
 def show_history(call: ServerCall, id: str, source: str) -> ExitCode:
     """Print the points of the past to which a source can be set back."""
     with connect(call) as client:
-        answer = client.ask("GET", "pipelines", id, "positions", source, "history")
+        answer = client.request("GET", "pipelines", id, "positions", source, "history")
     if call.json:
         put_json(answer)
     else:
@@ -286,9 +287,9 @@ def show_history(call: ServerCall, id: str, source: str) -> ExitCode:
 def replay(call: ServerCall, id: str, source: str, since: str, *, keep_state: bool = False) -> ExitCode:
     """Set a source back to its position at a time, or to the beginning. The old position is printed."""
     with connect(call) as client:
-        before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
+        before = client.request("GET", "pipelines", id, "positions")["positions"].get(source)
         body = {"from": since if since == "start" else parse_time(since).isoformat(), "keep_state": keep_state}
-        answer = client.ask("POST", "pipelines", id, "positions", source, "replay", body=body)
+        answer = client.request("POST", "pipelines", id, "positions", source, "replay", body=body)
     if call.json:
         put_json({**answer, "before": {source: before}})
     else:
@@ -302,7 +303,7 @@ def request_snapshot(call: ServerCall, id: str, source: str, collection: str, wh
     """Have a source read a collection as a whole. Says whether the request survives a crash already."""
     body = {"collection": collection} if where is None else {"collection": collection, "where": where}
     with connect(call) as client:
-        answer = client.ask("POST", "pipelines", id, "sources", source, "snapshot", body=body)
+        answer = client.request("POST", "pipelines", id, "sources", source, "snapshot", body=body)
     if call.json:
         put_json(answer)
     elif answer["durable"]:

@@ -20,7 +20,7 @@ from conduit_py.errors import EnvironmentUnfit
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.pipeline_log import SIGNAL
 from conduit_py.lifecycle.reloader import Reloader
-from conduit_py.lifecycle.watch import watch
+from conduit_py.lifecycle.watch import watch, watch_secrets
 from conduit_py.sdk.endpoint import HAS_SERVER
 from conduit_py.status import Stopper
 from conduit_py.store.store import open_store
@@ -116,7 +116,7 @@ async def _serve(
         await nursery.start(stop_on_signal, ending.stop, ending.force)
         await reloader.begin(reading)
         nursery.start_soon(service.watch)
-        nursery.start_soon(reloader.watch_secrets)
+        nursery.start_soon(watch_secrets, reloader)
         async with trio.open_nursery() as serving_api:
             # Bound before anything starts: a server that nobody can reach must not move a record.
             url = await serving_api.start(serve_api, service, config, ending.drained)

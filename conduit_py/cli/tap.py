@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 from rich.text import Text
 
-from conduit_py.cli.client import ServerUnreachable, connect
+from conduit_py.cli.client import connect
 from conduit_py.cli.errors import Console
 from conduit_py.cli.output import ExitCode, printable, put_json
 from conduit_py.cli.server_commands import ServerCall
+from conduit_py.client import ServerUnreachable
 
 RecordFields: TypeAlias = dict[str, str]
 """The printed value at each path of a record."""

@@ -10,12 +10,13 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from conduit_py.cli.client import ApiClient, ServerUnreachable, connect
+from conduit_py.cli.client import ApiClient, connect
 from conduit_py.cli.errors import Console, count_of
 from conduit_py.cli.output import ExitCode, ago, printable, put_json
 from conduit_py.cli.pipelines import trouble
 from conduit_py.cli.result import RecordRate
 from conduit_py.cli.server_commands import ServerCall
+from conduit_py.client import ServerUnreachable
 from conduit_py.errors import EnvironmentUnfit
 
 ORDER = ("degraded", "recovering", "stopping", "running", "waiting", "created", "stopped", "completed")
@@ -49,8 +50,8 @@ def _events(client: ApiClient, view: "EventView") -> Iterator[dict[str, Any]]:
     while True:
         lost = ServerUnreachable(f"the server at {client.url} has ended the connection", suggestion="look at its log")
         try:
-            with closing(client.events("live")) as events:
-                for event in events:
+            with closing(client.stream("live")) as events:
+                for _, event in events:
                     seen, delay = True, RETRY_SECONDS
                     yield event
         except ServerUnreachable as error:

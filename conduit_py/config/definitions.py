@@ -8,7 +8,7 @@ import importlib
 import queue
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import cache_from_source
@@ -21,6 +21,7 @@ import outcome
 from conduit_py.config.load import PATTERNS, list_files, load_one, refuse_duplicate_ids, warn_if_empty
 from conduit_py.config.loaded import Loaded, combine
 from conduit_py.errors import Problem
+from conduit_py.sdk.secrets import SecretReading
 
 LOAD_SECONDS = 60.0
 """How long the code of a file may take to define its pipelines."""
@@ -81,16 +82,16 @@ class Definitions:
         """The file that is being loaded. No other file is loaded while its code runs."""
         self._lock = threading.Lock()
 
-    def read(self, *, afresh: bool = False) -> LoadedFiles:
+    def read(self, *, afresh: bool = False, again: Collection[Path] = ()) -> LoadedFiles:
         """Load the files that have changed, or all of them: the environment that they refer to may have changed too.
 
-        Only one thread reads at a time; others wait.
+        Those of `again` are loaded although they have not changed. Only one thread reads at a time; others wait.
         """
         # Loading a file changes sys.path and sys.modules, so two threads must never do it at once.
         with self._lock:
-            return self._read(afresh=afresh)
+            return self._read(afresh=afresh, again=again)
 
-    def _read(self, *, afresh: bool) -> LoadedFiles:
+    def _read(self, *, afresh: bool, again: Collection[Path]) -> LoadedFiles:
         files, refusal = list_files(self.path)
         if refusal is not None:
             self._reading, self.seen = LoadedFiles({}, refusal), self.stamp()
@@ -105,7 +106,7 @@ class Definitions:
         }
         self.seen = {**looks, **{file: _look(file) for file in self._module_files()}}
         edited = self._find_edits(contents, before)
-        loaded = {file: self._read_one(file, file in edited, afresh=afresh) for file in files}
+        loaded = {file: self._read_one(file, file in edited, afresh=afresh or file in again) for file in files}
         self._reading = LoadedFiles(loaded, path=self.path)
         return self._reading
 
@@ -129,16 +130,16 @@ class Definitions:
         finally:
             self.loading = None
 
-    def rotated_secrets(self) -> dict[Path, list[str]]:
-        """By pipeline file: where the secrets are that are no longer what they were when they were read."""
+    def rotated_secrets(self) -> dict[Path, list[SecretReading]]:
+        """By pipeline file: the secrets that are no longer what they were when they were read."""
         readings = {one for loaded in self._reading.files.values() for each in loaded.pipelines for one in each.secrets}
         # Compared once, however many pipelines use it.
         rotated = {one for one in readings if one.rotated()}
-        found: dict[Path, list[str]] = {}
+        found: dict[Path, list[SecretReading]] = {}
         for file, loaded in self._reading.files.items():
-            secrets = {one.where for each in loaded.pipelines for one in each.secrets if one in rotated}
+            secrets = {one for each in loaded.pipelines for one in each.secrets if one in rotated}
             if secrets:
-                found[file] = sorted(secrets)
+                found[file] = sorted(secrets, key=lambda one: one.where)
         return found
 
     def stamp(self) -> dict[Path, tuple[int, ...] | None]:

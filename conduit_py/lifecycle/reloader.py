@@ -1,7 +1,7 @@
 """Reloader: applies changes of pipeline files to a running fleet, with as little interruption as possible."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -33,8 +33,6 @@ GONE_SECONDS = 1.0
 """How long a definition must be gone before it counts as removed: editors remove files for a moment."""
 OPEN_SECONDS = 60.0
 """How long new processors may take to open before the old ones are kept."""
-SECRETS_SECONDS = 5.0
-"""How often to look whether secrets were rotated."""
 SLOW_SECONDS = 10.0
 """How long files may take to load before the log names the one that is loading."""
 
@@ -92,49 +90,52 @@ class Reloader:
         for loaded, _ in self._usable(reading)[0]:
             await self._add(loaded)
 
-    async def reload(self, *, afresh: bool = False, gone_seconds: float = 0.0) -> Reload:
+    async def reload(self, *, afresh: bool = False, again: Collection[Path] = (), gone_seconds: float = 0.0) -> Reload:
         """Load the files and begin to carry out the changes. Problems are in the result and in the log.
 
+        Files that have not changed are loaded with `afresh`, or if they are in `again`.
         A definition that is gone counts as removed if it is still gone after `gone_seconds`.
         """
         # One at a time: two reloads would compare with the same definitions and apply a change twice.
         async with self._lock:
-            reading = await self._read(afresh=afresh)
+            reading = await self._read(afresh=afresh, again=again)
             if gone_seconds and self._missing(reading)[0]:
                 await trio.sleep(gone_seconds)
-                reading = await self._read(afresh=False)
+                reading = await self._read()
             return self._follow(reading)
 
-    async def watch_secrets(self) -> None:
-        """Look for rotated secrets until cancelled."""
-        while True:
-            await trio.sleep(SECRETS_SECONDS)
-            try:
-                await self.check_secrets()
-            except Exception:  # a boundary: no file may end the server
-                log.exception("the files of secrets could not be compared")
-
     async def check_secrets(self) -> None:
-        """Show which pipelines go on with a secret that was rotated after it was read. Restarts nothing."""
+        """Have a rotated secret read again where that ends no good connection; mark the pipelines that use the old one.
+
+        That is where a pipeline of the file has failed, perhaps for the old secret, and where none is at work.
+        """
         # In a thread: secrets may be on a network file system.
         rotated = await trio.to_thread.run_sync(self.definitions.rotated_secrets, abandon_on_cancel=True)
         for id, loaded in list(self._known.items()):
             secrets, member = rotated.get(loaded.file, []), self._fleet[id]
             if secrets and member.definition is None:
-                what = f"the secret in {secrets[0]} is not what it was when it was read; the old one is in use"
-                hint = "read the files again: `conduit-py pipelines reload`"
-                member.definition = _SecretRotated("", what, hint, str(loaded.file), loaded.line)
-                log.warning("pipeline %s: %s (%s)", id, self._shown(what), hint)
+                what = f"the secret in {secrets[0].where} is not what it was when it was read; the old one is in use"
+                member.definition = _SecretRotated("", what, _USE_NOW, str(loaded.file), loaded.line)
+                log.warning("pipeline %s: %s (%s)", id, self._shown(what), _USE_NOW)
             elif not secrets and isinstance(member.definition, _SecretRotated):
                 member.definition = None
+        # A secret that is missing would make the file unusable, and it is often only between two versions.
+        whole = [file for file, secrets in rotated.items() if not any(one.missing for one in secrets)]
+        if again := [file for file in whole if self._may_interrupt(file)]:
+            await self.reload(again=again)
 
-    async def _read(self, *, afresh: bool) -> LoadedFiles:
+    def _may_interrupt(self, file: Path) -> bool:
+        statuses = {self._fleet[id].state.status for id, loaded in self._known.items() if loaded.file == file}
+        return not statuses.isdisjoint(_FAILED) or statuses.isdisjoint(_AT_WORK)
+
+    async def _read(self, *, afresh: bool = False, again: Collection[Path] = ()) -> LoadedFiles:
         patience = trio.CancelScope()
         self._nursery.start_soon(self._name_slow_file, patience)
         try:
             # In a thread, because files may import much. Only a shutdown cancels this, and a file whose code never
             # ends must not block the shutdown.
-            return await trio.to_thread.run_sync(partial(self.definitions.read, afresh=afresh), abandon_on_cancel=True)
+            read = partial(self.definitions.read, afresh=afresh, again=again)
+            return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
         finally:
             patience.cancel()
 
@@ -334,6 +335,11 @@ class Reloader:
 def _outside(loaded: LoadedPipeline) -> str:
     """Say so if no file was edited: somebody who rotated a secret would look in vain for the change."""
     return "" if loaded.edited else " (its file is the same: a secret or something else that it uses is not)"
+
+
+_FAILED = {Status.RECOVERING, Status.DEGRADED}
+_AT_WORK = {Status.RUNNING, Status.STOPPING}
+_USE_NOW = "it is used when the pipeline connects again; at once with `conduit-py pipelines reload`"
 
 
 class _SecretRotated(Problem):

@@ -1,4 +1,4 @@
-"""watch: reload a fleet when its files change, for as long as a server runs."""
+"""watch: reload a fleet when its files or secrets change, for as long as a server runs."""
 
 import logging
 from contextlib import aclosing
@@ -16,6 +16,8 @@ LOOK_SECONDS = 2.0
 QUIET_SECONDS = 0.2
 """How long files must not change before they are read: an editor may not have finished."""
 PATIENCE_SECONDS = 5.0
+SECRETS_SECONDS = 5.0
+"""How often to look whether secrets were rotated."""
 
 
 async def watch(reloader: Reloader, until: trio.Event) -> None:
@@ -32,6 +34,16 @@ async def watch(reloader: Reloader, until: trio.Event) -> None:
             await reloader.reload(gone_seconds=GONE_SECONDS)
         except Exception:  # a boundary: no file may end the server
             log.exception("the files could not be read")
+
+
+async def watch_secrets(reloader: Reloader) -> None:
+    """Look for rotated secrets until cancelled."""
+    while True:
+        await trio.sleep(SECRETS_SECONDS)
+        try:
+            await reloader.check_secrets()
+        except Exception:  # a boundary: no file may end the server
+            log.exception("the files of secrets could not be compared")
 
 
 async def _stamp(definitions: Definitions) -> object:

@@ -58,14 +58,15 @@ class SecretReading:
         self._reader = reader
         self._looked_at = reader.clock()
         self._rotated = False
+        self.missing = False
+        """Whether no secret was there when it was last looked at: a file is gone, or empty while it is written."""
 
     def rotated(self) -> bool:
-        """True if another secret is there now. May block: a file or a system is read."""
+        """True if the secret is no longer what was read. May block: a file or a system is read."""
         if self._path is not None:
-            try:
-                return not self._path.is_file() or _digest(_read_file(self._path)) != self._digest
-            except OSError:
-                return True
+            content = _content_if_any(self._path)
+            self.missing = not content.strip()
+            return _digest(content) != self._digest
         if self._reader.clock() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = self._reader.clock()
             # A manager that does not answer says nothing of the secret; the next read will fail loudly.
@@ -259,6 +260,13 @@ def _read_file(path: Path) -> bytes:
     with path.open("rb") as file:
         # One byte more than allowed, to tell a file that is too large from one that just fits.
         return file.read(SIZE_MAX + 1)
+
+
+def _content_if_any(path: Path) -> bytes:
+    try:
+        return _read_file(path) if path.is_file() else b""
+    except OSError:
+        return b""
 
 
 def _digest(content: bytes) -> bytes:

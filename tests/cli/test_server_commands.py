@@ -413,15 +413,6 @@ def test_a_snapshot_is_requested_of_a_running_source(serving: "Serving") -> None
     assert "count does not read snapshots on request [snapshot.refused]" in unable.stderr
 
 
-def test_without_httpx2_it_says_what_to_install() -> None:
-    script = "import sys\nsys.modules['httpx2'] = None\nfrom conduit_py.cli.main import answer\n"
-    line = [sys.executable, "-c", script + "sys.exit(answer(['pipelines', 'list']))"]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 3
-    assert done.stderr == ("error: calling a server needs httpx2, which is not installed\n  pip install httpx2\n")
-
-
 def test_completion_is_installed_for_the_shell_at_hand(command: "Command") -> None:
     done = command("--install-completion", HOME=str(command.folder), SHELL="/bin/bash", BASH_VERSION="5")
     scripts = [path for path in command.folder.rglob("*conduit-py*") if path.is_file()]

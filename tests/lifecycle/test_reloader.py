@@ -8,31 +8,11 @@ from typing import Any
 
 import pytest
 import trio
+from followed_folder import Site, following, text
 from waiting import until
 
-from conduit_py.config.definitions import Definitions
-from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.lifecycle.reloader import SLOW_SECONDS, Reload, Reloader
 from conduit_py.lifecycle.watch import watch
 from conduit_py.status import Status, Stopper
-from conduit_py.store.memory import MemoryStore
-
-FILE = """
-from conduit_connectors import generator, log
-from conduit_py import Destination, Pipeline, Processor, Record, Source
-
-def mark(record: Record) -> Record:
-    record.payload["by"] = "{mark}"
-    return record
-
-{id} = Pipeline(
-    "{id}",
-    description="{description}",
-    sources=[Source("source", generator.Source(rate={rate}, fields={{"id": "index"}}))],
-    processors=[mark],
-    destinations=[Destination("to", log.Destination(level="debug"))],
-)
-"""
 
 YAML = """
 version: 2.2
@@ -58,48 +38,6 @@ failing = Pipeline(
     destinations=[Destination("kept", log.Destination())],
 )
 """
-
-
-def text(id: str = "p", *, mark: str = "old", rate: int = 50, description: str = "") -> str:
-    return FILE.format(id=id, mark=mark, rate=rate, description=description)
-
-
-class Site:
-    """A folder of pipelines, and a fleet that follows it."""
-
-    def __init__(self, folder: Path, fleet: Fleet, reloader: Reloader) -> None:
-        self.folder = folder
-        self.fleet = fleet
-        self.reloader = reloader
-
-    def write(self, name: str, content: str) -> None:
-        (self.folder / name).write_text(content)
-
-    async def reload(self, **settings: float) -> Reload:
-        done = await self.reloader.reload(**settings)  # type: ignore[arg-type]
-        await until(lambda: not self.reloader.busy)
-        return done
-
-    def run_of(self, id: str) -> object:
-        """What stays the same for as long as the pipeline is not started anew; None before it runs."""
-        member = self.fleet[id]
-        return member.supervisor if member.state.status is Status.RUNNING else None
-
-
-@asynccontextmanager
-async def following(folder: Path, *, slow_seconds: float = SLOW_SECONDS, **files: str) -> AsyncIterator[Site]:
-    for name, content in files.items():
-        (folder / name.replace("_", ".")).write_text(content)
-    store = MemoryStore()
-    async with trio.open_nursery() as nursery:
-        fleet = Fleet(store, nursery)
-        definitions = Definitions(folder)
-        reloader = Reloader(fleet, store, definitions, nursery, slow_seconds=slow_seconds)
-        await reloader.begin(definitions.read())
-        await fleet.boot()
-        yield Site(folder, fleet, reloader)
-        await fleet.shutdown(5)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture
@@ -192,7 +130,9 @@ async def test_a_secret_that_was_rotated_is_shown_until_it_is_in_use(folder: Pat
     assert (
         rotated.message == f"the secret in {folder / 'rate'} is not what it was when it was read; the old one is in use"
     )
-    assert rotated.suggestion == "read the files again: `conduit-py pipelines reload`"
+    assert rotated.suggestion == (
+        "it is used when the pipeline connects again; at once with `conduit-py pipelines reload`"
+    )
     assert [problem.message for problem in problems] == [rotated.message]
     assert same_run is run
 

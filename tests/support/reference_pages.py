@@ -36,9 +36,9 @@ FOLDER = ROOT / "docs" / "reference"
 COMMAND = "python tests/support/reference_pages.py"
 ORIGIN = f"This page is generated from the code: `{COMMAND}`."
 PUBLIC = (
-    "conduit_py", "conduit_py.sdk", "conduit_py.sdk.arrow", "conduit_py.sdk.queue", "conduit_py.sdk.spark",
-    "conduit_py.sdk.template", "conduit_py.testing", "conduit_py.testing.cdc", "conduit_py.journal",
-    "conduit_py.idempotency", "conduit_py.outbox", "conduit_py.steps", "conduit_py.spark",
+    "conduit_py", "conduit_py.client", "conduit_py.sdk", "conduit_py.sdk.arrow", "conduit_py.sdk.queue",
+    "conduit_py.sdk.spark", "conduit_py.sdk.template", "conduit_py.testing", "conduit_py.testing.cdc",
+    "conduit_py.journal", "conduit_py.idempotency", "conduit_py.outbox", "conduit_py.steps", "conduit_py.spark",
 )  # fmt: skip
 WIDTH = 100
 VARIABLE = re.compile(r"""["'](CONDUIT_[A-Z_]+)["']""")

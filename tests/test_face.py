@@ -20,7 +20,7 @@ FACE = {
         Spark State Status TransactionLimits TransientError
     """,
     "conduit_py.sdk": """
-        AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json Defer
+        AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data Dataset decode_json Defer
         DestinationConnector DriftCount DuplicateKeys encode_json EncodedPositions EndOfSource EndpointSource
         FatalError Fate FateHandler Fenced Fetched FieldType foreign_position HttpAnswer HttpRequest is_too_deep
         JSON_DEPTH_MAX Lag LazyColumn ManyWriterDestination MapPositions may_repeat_keys MessageId metadata NothingYet

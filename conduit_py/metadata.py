@@ -1,5 +1,7 @@
-"""The metadata keys that OpenCDC and Conduit define. Others are named `<connector>.<key>`."""
+"""The metadata keys that OpenCDC and Conduit define, and W3C trace context. Others are named `<connector>.<key>`."""
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 OPENCDC_VERSION: Final = "opencdc.version"
@@ -28,3 +30,25 @@ TRUNCATE: Final = "conduit.truncate"
 NACK_ERROR: Final = "conduit.dlq.nack.error"
 NACK_NODE: Final = "conduit.dlq.nack.node.id"
 KEPT_AS_TEXT: Final = "conduit.dlq.kept.as.text"
+TRACEPARENT: Final = "traceparent"
+"""The trace that a record belongs to, as W3C Trace Context writes it."""
+TRACESTATE: Final = "tracestate"
+
+_IS_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+_IS_TRACESTATE = re.compile(r"[\x20-\x7e]{1,512}", re.ASCII)
+_HEADER_PREFIXES: Final = ("", "kafka.header.", "webhook.header.")
+
+
+def trace_headers(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that keep a record in its trace: `traceparent`, maybe `tracestate`, or none.
+
+    A source has kept them under their own names or as headers of its system. What is no valid trace is left out: a
+    record may come from anybody.
+    """
+    for prefix in _HEADER_PREFIXES:
+        parent = metadata.get(prefix + TRACEPARENT)
+        if parent is not None and _IS_TRACEPARENT.fullmatch(parent):
+            state = metadata.get(prefix + TRACESTATE)
+            kept = {TRACEPARENT: parent}
+            return kept | {TRACESTATE: state} if state is not None and _IS_TRACESTATE.fullmatch(state) else kept
+    return {}

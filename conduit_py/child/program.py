@@ -8,6 +8,8 @@ import os
 import pickle
 import socket
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from typing import NoReturn
 
 import msgspec
@@ -48,19 +50,28 @@ SHARED_REPORTS = 4
 """Of pipelines that share a process, the progress is in one report of so many: it costs more than most records."""
 
 
+FLUSH_SECONDS = 2.0
+"""How long the end of a run may wait until its observer has sent what it saw."""
+CHILD_OBSERVER = "CONDUIT_CHILD_OBSERVER"
+"""The variable by which a server names the module whose `begin_in_child` observes the runs of its children."""
+
+
 def main() -> NoReturn:
     """The entry point."""
-    trio.run(_run, join_owner(), "alone" in sys.argv)
+    observer = os.environ.get(CHILD_OBSERVER)
+    # By its name: whatever observes runs is a layer above this one.
+    flush = import_module(observer).begin_in_child() if observer else None
+    trio.run(_run, join_owner(), "alone" in sys.argv, flush)
     # Not sys.exit, which would wait for abandoned threads.
     sys.stdout.flush()
     os._exit(0)
 
 
-async def _run(connected: socket.socket, alone: bool) -> None:
+async def _run(connected: socket.socket, alone: bool, flush: Callable[[], object] | None) -> None:
     connected.setblocking(False)
     link = ChildLink(trio.SocketStream(trio.socket.from_stdlib_socket(connected)), TO_CHILD)
     try:
-        await Host(link, alone=alone).work()
+        await Host(link, alone=alone, flush=flush).work()
     except* trio.BrokenResourceError:
         os._exit(1)
 
@@ -90,8 +101,9 @@ class HostedRun:
 class Host:
     """Runs what the server sends, and reports how it goes."""
 
-    def __init__(self, link: ChildLink[ToChild], *, alone: bool) -> None:
+    def __init__(self, link: ChildLink[ToChild], *, alone: bool, flush: Callable[[], object] | None = None) -> None:
         self._link = link
+        self._flush = flush
         self._alone = alone
         self._store = ChildStore(link)
         self._runs: dict[int, HostedRun] = {}
@@ -126,6 +138,10 @@ class Host:
 
     async def _run_pipeline(self, begin: StartRun, scope: trio.CancelScope) -> None:
         ended = await self._run_to_end(begin)
+        if self._flush is not None:
+            # Before the server is told: it may end this process at once.
+            with trio.move_on_after(FLUSH_SECONDS):
+                await trio.to_thread.run_sync(self._flush, abandon_on_cancel=True)
         # First, so that no report follows the end.
         for scope in self._runs.pop(begin.run).open_taps.values():
             scope.cancel()

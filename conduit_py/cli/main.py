@@ -54,6 +54,7 @@ Engine = Annotated[Literal["trio", "spark"] | None, Parameter(help="what runs it
 Master = Annotated[str | None, Parameter(help="the Spark, as local[2] or spark://host:7077 [default: local[*]]")]
 Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
 Debug = Annotated[bool, Parameter(help="show tracebacks and debug logs")]
+Observe = Annotated[tuple[Literal["otel", "openlineage"], ...], Parameter(help="send traces and metrics, or lineage")]
 
 
 @app.command(sort_key=1)
@@ -77,6 +78,7 @@ def run(
     ] = None,
     engine: Engine = None,
     master: Master = None,
+    observe: Observe = (),
     json: Annotated[bool, Parameter(help="progress and results as JSON lines")] = False,
     debug: Debug = False,
 ) -> int:
@@ -90,7 +92,7 @@ def run(
 
     return run_file(
         file, pipeline=pipeline, state=state, fresh=fresh, fail_on_dead_letters=fail_on_dead_letters,
-        once=once, stop_timeout=stop_timeout, engine=engine, master=master, as_json=json, debug=debug,
+        once=once, stop_timeout=stop_timeout, engine=engine, master=master, observe=observe, as_json=json, debug=debug,
     )  # fmt: skip
 
 
@@ -119,7 +121,8 @@ def serve(
     tls_cert: Annotated[Path | None, Parameter(help="certificate to serve HTTPS with")] = None,
     tls_key: Annotated[Path | None, Parameter(help="key of the certificate")] = None,
     tls_client_ca: Annotated[Path | None, Parameter(help="accept only clients whose certificate it signed")] = None,
-    log_format: Annotated[Literal["text", "json"], Parameter(help="how to log, on stderr", show_default=True)] = "text",
+    log_format: Annotated[Literal["text", "json"] | None, Parameter(help="[default: json; text on a terminal]")] = None,
+    observe: Observe = (),
     debug: Debug = False,
 ) -> int:
     """Run many pipelines, with an HTTP API to see and operate them.
@@ -131,7 +134,7 @@ def serve(
     from conduit_py.cli.serve import serve as serve_pipelines
 
     return serve_pipelines(
-        ServeOptions(pipelines, state, stop_timeout, log_format, debug, watch, processes),
+        ServeOptions(pipelines, state, stop_timeout, log_format, debug, watch, processes, observe),
         ListenOptions(host, port, token_file, allow_host, tls_cert, tls_key, tls_client_ca),
     )
 
@@ -269,13 +272,14 @@ dashboards = App(name="dashboards", help="Get dashboards for Grafana and alerts 
 def export(
     *,
     out: Annotated[Path, Parameter(help="folder to write them to", show_default=True)] = Path("dashboards"),
+    runbook: Annotated[str, Parameter(help="address of the runbook, for links in alerts")] = "docs/operate/runbook.md",
     json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Write five dashboards and a file of alerts. Files of the same names are replaced."""
     from conduit_py.cli.templates import write_dashboards
 
-    return write_dashboards(out, as_json=json)
+    return write_dashboards(out, runbook, as_json=json)
 
 
 for commands in (

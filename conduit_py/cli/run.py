@@ -4,11 +4,13 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
@@ -19,7 +21,7 @@ from conduit_py.cli.output import ExitCode, log_to_stderr, put_json
 from conduit_py.cli.project_state import choose_state, claim_ids
 from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
 from conduit_py.config.python_file import FileInvalid
-from conduit_py.errors import ConduitError, Problem
+from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -28,6 +30,9 @@ from conduit_py.pipeline_settings import EngineName
 from conduit_py.runner import supervise
 from conduit_py.status import Stopper
 from conduit_py.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from conduit_py.telemetry.metrics_text import MetricsSink
 
 SupervisorFactory: TypeAlias = Callable[[Graph, Store], Supervisor]
 
@@ -47,6 +52,7 @@ def run_file(
     stop_timeout: float | None = None,
     engine: EngineName | None = None,
     master: str | None = None,
+    observe: Sequence[str] = (),
     as_json: bool = False,
     debug: bool = False,
 ) -> ExitCode:
@@ -71,9 +77,10 @@ def run_file(
                 display.say("scheduled", f"{each.id}: {note}")
         # Before the state is opened: a run that lacks Spark must not create a folder or take a lock.
         require_engines(pipelines)
+        require_observers(observe)
         # What a start has made stays: no collection has to look at it, nor does the end of the process.
         gc.freeze()
-        results = trio.run(_run, graphs, file, state, fresh, display)
+        results = trio.run(_run, graphs, file, state, fresh, display, observe)
         store = str(state or choose_state(file))
         results = [replace(each, fails_on_dead_letters=fail_on_dead_letters, store=store) for each in results]
         # After the store is closed: a result that is printed is a result that is saved.
@@ -124,6 +131,7 @@ async def _run(
     state: str | Path | None,
     fresh: bool,
     display: Display,
+    observe: Sequence[str] = (),
     supervised: SupervisorFactory = supervise,
 ) -> list[RunResult]:
     project_state = choose_state(file)
@@ -133,7 +141,9 @@ async def _run(
         if fresh:
             for graph in graphs:
                 await store.reset_claim(graph.pipeline.id)
-        return await RunSession(graphs, store, display, supervised).run()
+        session = RunSession(graphs, store, display, supervised)
+        async with observing(observe, session.add_metrics):
+            return await session.run()
 
 
 class RunSession:
@@ -164,6 +174,13 @@ class RunSession:
                         running.start_soon(self._run_one, supervisor)
                 nursery.cancel_scope.cancel()
         return [self._results[supervisor] for supervisor in self._supervisors]
+
+    def add_metrics(self, sink: "MetricsSink") -> None:
+        """Add the metrics of the nodes of every pipeline."""
+        from conduit_py.telemetry.metrics_text import add_nodes
+
+        for supervisor in self._supervisors:
+            add_nodes(sink, supervisor.graph, supervisor.progress())
 
     async def _run_one(self, supervisor: Supervisor) -> None:
         # Before the run: afterwards every pipeline has a position.
@@ -198,6 +215,35 @@ class RunSession:
 
     def _running(self) -> list[Supervisor]:
         return [supervisor for supervisor in self._supervisors if supervisor not in self._results]
+
+
+OBSERVERS = {"otel": "opentelemetry.exporter.otlp.proto.http", "openlineage": "openlineage.client"}
+"""By name of an observer, which is also its extra, the package that it needs."""
+
+
+def require_observers(names: Sequence[str]) -> None:
+    """Return if what these observers need is installed, else raise EnvironmentUnfit."""
+    for name in names:
+        try:
+            import_module(OBSERVERS[name])
+        except ImportError as error:
+            hint = f"pip install 'conduit-dataflow[{name}]'"
+            raise EnvironmentUnfit(f"--observe {name} needs a package: {error}", suggestion=hint) from error
+
+
+@asynccontextmanager
+async def observing(names: Sequence[str], collect: "Callable[[MetricsSink], object]") -> AsyncIterator[None]:
+    """Observe the pipelines that begin in this block. Nothing of an observer is imported unless it is named."""
+    async with AsyncExitStack() as stack:
+        if "otel" in names:
+            from conduit_py.telemetry.open_telemetry import open_telemetry
+
+            await stack.enter_async_context(open_telemetry(collect))
+        if "openlineage" in names:
+            from conduit_py.telemetry.open_lineage import open_lineage
+
+            await stack.enter_async_context(open_lineage())
+        yield
 
 
 async def stop_on_signal(

@@ -2,6 +2,8 @@
 
 import gc
 import logging
+import os
+import sys
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -11,10 +13,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from conduit_py.child.pool import ProcessPool
+from conduit_py.child.program import CHILD_OBSERVER
 from conduit_py.cli.errors import short_text
 from conduit_py.cli.output import ExitCode, LogFormat, log_for_server, put
 from conduit_py.cli.project_state import choose_state, claim_ids
-from conduit_py.cli.run import stop_on_signal
+from conduit_py.cli.run import observing, require_observers, stop_on_signal
 from conduit_py.config.definitions import Definitions, LoadedFiles
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.lifecycle.fleet import Fleet
@@ -39,11 +42,14 @@ class ServeOptions:
     state: str | None
     """None for the state of the project in the working directory."""
     stop_timeout: float
-    log_format: LogFormat = "text"
+    log_format: LogFormat | None = None
+    """None for JSON, or for text if stderr is a terminal."""
     debug: bool = False
     watch: bool = False
     processes: int = 0
     """How many processes share the pipelines; 0 for the server's own."""
+    observe: tuple[str, ...] = ()
+    """Which observers follow the pipelines: see `observing`."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +69,14 @@ def serve(serving: ServeOptions, listening: ListenOptions) -> ExitCode:
     """Serve until a signal. Raises what prevents a start; a pipeline file with problems is only logged."""
     # First of all: an unsafe address or a wrong token file must end the command before any code of a file runs.
     config = _config(listening)
-    log_for_server(serving.log_format, debug=serving.debug)
+    log_for_server(serving.log_format or ("text" if sys.stderr.isatty() else "json"), debug=serving.debug)
     if not serving.pipelines.exists():
         hint = "name a folder of pipeline files with --pipelines"
         raise EnvironmentUnfit(f"there is no {serving.pipelines}", suggestion=hint)
     if serving.processes and find_spec("cloudpickle") is None:
         hint = "pip install 'conduit-dataflow[processes]'"
         raise EnvironmentUnfit("--processes needs cloudpickle, which is not installed", suggestion=hint)
+    require_observers(serving.observe)
     # Here, not in the event loop: what the files import may take a while.
     definitions = Definitions(serving.pipelines)
     found = definitions.read()
@@ -100,15 +107,24 @@ async def _serve(
 ) -> ExitCode:
     from conduit_py.server.serve import serve_api
     from conduit_py.server.service import Service
+    from conduit_py.telemetry.metrics_text import collect
 
     project_state = choose_state()
     # Before any task begins: they inherit it.
     HAS_SERVER.set(True)
-    async with await open_store(serving.state or project_state) as store, trio.open_nursery() as nursery:
+    if "otel" in serving.observe:
+        os.environ[CHILD_OBSERVER] = "conduit_py.telemetry.open_telemetry"
+    fleets: list[Fleet] = []
+    async with (
+        await open_store(serving.state or project_state) as store,
+        observing(serving.observe, lambda sink: collect(fleets[0], sink) if fleets else None),
+        trio.open_nursery() as nursery,
+    ):
         claim = partial(claim_ids, store, project_state) if serving.state is None else None
         if claim is not None:
             await claim({each.id: each.file for each in reading.whole.pipelines})
         fleet = Fleet(store, nursery, engine=ProcessPool(serving.processes, nursery).supervise)
+        fleets.append(fleet)
         reloader = Reloader(fleet, store, definitions, nursery, shown=short_text, claim=claim)
         service = Service(fleet, store, nursery, reloader=reloader)
         ending = ServerShutdown(fleet, service.closing, serving.stop_timeout)

@@ -329,14 +329,14 @@ def _write(file: Path, text: str) -> None:
         raise EnvironmentUnfit(f"{file} cannot be written: {error.strerror}") from error
 
 
-def write_dashboards(folder: Path, *, as_json: bool) -> ExitCode:
+def write_dashboards(folder: Path, runbook: str, *, as_json: bool) -> ExitCode:
     """Write the dashboards and alerts that fit this version, and say how to use them."""
     # Imported here: a first pipeline needs no server, and should not wait for one to be imported.
     from conduit_py.telemetry.export import export
 
     with print_error_as_json(as_json=as_json):
         try:
-            paths = export(folder)
+            paths = export(folder, runbook)
         except OSError as error:
             raise EnvironmentUnfit(f"the dashboards cannot be written to {folder}: {error.strerror}") from error
     if as_json:

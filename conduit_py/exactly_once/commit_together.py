@@ -219,6 +219,7 @@ class CommitTogether(CommitStrategy):
     def _timing(self, sealed: Sealed) -> ExitStack:
         """Observe the duration of the commit for every source in the transaction."""
         stack = ExitStack()
+        stack.enter_context(self._parts.observe_transaction(sealed))
         for source in sealed.positions:
             meter = self._parts.meters[source]
             stack.enter_context(meter.waiting(None, timing=meter.checkpoints))

@@ -7,16 +7,30 @@ are kept for those who do not read logs.
 import logging
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from conduit_py.graph.node import Graph
 from conduit_py.redaction import redact
 from conduit_py.status import LastError, PipelineState, Status
 from conduit_py.stream.meter import Progress
+from conduit_py.stream.run import Ending
 
 log = logging.getLogger("conduit_py")
+
+RunObserver: TypeAlias = Callable[[Graph, Callable[[], Awaitable[Ending]]], Awaitable[Ending]]
+
+
+async def _only_execute(graph: Graph, execute: Callable[[], Awaitable[Ending]]) -> Ending:
+    return await execute()
+
+
+RUN_OBSERVER: Final = ContextVar[RunObserver]("RUN_OBSERVER", default=_only_execute)
+"""Executes a run of a graph, and may note its begin and its end. Set before pipelines begin, which inherit it."""
 
 SERVER_START = "server start"
 FILE_RELOAD = "file reload"
@@ -44,6 +58,8 @@ class PipelineLog:
         self._id = id
         self._events: deque[PipelineEvent] = deque(maxlen=EVENTS_MAX)
         self._last_failure: LastError | None = None
+        self.changes = 0
+        """How often a change of its definition took effect."""
 
     @property
     def events(self) -> list[PipelineEvent]:
@@ -51,7 +67,8 @@ class PipelineLog:
         return list(self._events)
 
     def note(self, text: str) -> None:
-        """Keep what somebody else has logged."""
+        """Keep what somebody else has logged: a change of the definition."""
+        self.changes += 1
         self._keep(logging.INFO, "changed", text)
 
     def log_start(self, asked_by: str) -> None:

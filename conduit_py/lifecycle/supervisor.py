@@ -15,7 +15,7 @@ from conduit_py.exhaustion import exhaustion_of
 from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap_point import Taps
-from conduit_py.lifecycle.pipeline_log import PipelineLog
+from conduit_py.lifecycle.pipeline_log import RUN_OBSERVER, PipelineLog
 from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import Delivery
 from conduit_py.schedule import sleep_until
@@ -246,7 +246,7 @@ class Supervisor:
         unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
         if unsaved is not None:
             return Ending(How.FAILED, unsaved)
-        return await self._execute()
+        return await RUN_OBSERVER.get()(self.graph, self._execute)
 
     async def _execute(self) -> Ending:
         assert self._run is not None

@@ -9,6 +9,7 @@ from conduit_py.positions import EncodedPositions, MapPositions, PositionMap, Po
 from conduit_py.record import (
     CollectionSchema,
     Data,
+    Dataset,
     DriftCount,
     FieldType,
     Operation,
@@ -62,6 +63,7 @@ __all__ = [
     "Columns",
     "ConduitError",
     "Data",
+    "Dataset",
     "Defer",
     "DestinationConnector",
     "DriftCount",

@@ -6,7 +6,7 @@ Options are checked when a plugin is made. Every problem has a path, the line of
 import difflib
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from importlib.util import find_spec
 from inspect import Parameter, signature
@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.record import DriftCount
+from conduit_py.record import Dataset, DriftCount
 from conduit_py.redaction import SECRETS, is_secret_name, redact, secrets_in_text
 
 
@@ -136,11 +136,12 @@ class Connector(Plugin[OptionsT]):
         return self
 
     def data_file(self) -> Path | None:
-        """Return the file that it reads or appends to, if there is one.
-
-        A pipeline in which a destination writes the file that a source reads is refused: it would read its own output.
-        """
+        """Return the file that it reads or appends to, if any. No destination may write what a source reads."""
         return None
+
+    def datasets(self) -> Sequence[Dataset]:
+        """Return what it reads or writes, for lineage; by default its file. No secret may be in a name."""
+        return [] if (path := self.data_file()) is None else [Dataset.at(str(path))]
 
     def probe(self) -> Awaitable[str | None] | str | None:
         """Reach the system for `check --connect`, change nothing, and return what is there. It is never opened."""

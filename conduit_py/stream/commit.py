@@ -10,6 +10,7 @@ import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Protocol
@@ -69,6 +70,7 @@ class RunParts:
     outbox: "Mapping[str, PluginCaller]"
     dead_letters: "DeadLetterHandler"
     replay: "Replay | None"
+    observe_transaction: Callable[[Any], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)

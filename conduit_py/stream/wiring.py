@@ -1,8 +1,11 @@
 """Wiring: builds the tasks of a run from a graph, connected by bounded channels."""
 
 import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -36,6 +39,33 @@ from conduit_py.stream.snapshot_requests import RequestableCaller, SnapshotReque
 from conduit_py.stream.writer import Writer
 
 
+class Instruments:
+    """Makes the parts that an observer of a run may replace by its own, so that others pay nothing for it."""
+
+    def new_ledger(self, *args: Any, **settings: Any) -> Ledger:
+        return Ledger(*args, **settings)
+
+    def new_buffer(self, source: str, *args: Any, **settings: Any) -> ReadBuffer:
+        return ReadBuffer(*args, **settings)
+
+    def new_processor(self, *args: Any) -> ProcessorNode:
+        return ProcessorNode(*args)
+
+    def new_writer_calls(self, node: str, connector: Plugin[Any]) -> PluginCaller:
+        return PluginCaller(node, connector)
+
+    def observe_transaction(self, sealed: Any) -> AbstractContextManager[object]:
+        """Return a block in which a transaction is committed."""
+        return nullcontext()
+
+    def tasks(self) -> list[Task]:
+        return []
+
+
+INSTRUMENTS: Final = ContextVar[Callable[[str], Instruments]]("INSTRUMENTS", default=lambda pipeline: Instruments())
+"""Makes the instruments of each run of a pipeline. Set before the tasks of pipelines begin, which inherit it."""
+
+
 class Wiring:
     """All parts of a run, made and connected, but not yet opened or started.
 
@@ -50,6 +80,7 @@ class Wiring:
         self._commit = commit
         self._rng = rng
         self._taps = taps
+        self._instruments = INSTRUMENTS.get()(graph.pipeline.id)
         self.meters: dict[str, Meter] = {node.id: Meter(node.id, node.kind) for node in graph.nodes.values()}
         self.meters[DEAD_LETTERS] = Meter(DEAD_LETTERS, "dead_letters")
         self.ledgers: dict[str, Ledger] = {}
@@ -81,7 +112,7 @@ class Wiring:
         self._fan_ins = {
             node.id: FanIn(commit.channel_size) for node in graph.nodes.values() if self._begins_task(node)
         }
-        self.tasks: list[Task] = []
+        self.tasks: list[Task] = self._instruments.tasks()
         self._make_nodes()
         self.tasks += commit.enlist(self._parts())
 
@@ -107,7 +138,7 @@ class Wiring:
     def _parts(self) -> RunParts:
         return RunParts(
             self.settlers, self.ledgers, self._read_buffers, self.meters, self._states, self.destinations,
-            self.outbox, self.dead_letters, self.replay,
+            self.outbox, self.dead_letters, self.replay, self._instruments.observe_transaction,
         )  # fmt: skip
 
     def refresh_gauges(self) -> None:
@@ -150,7 +181,7 @@ class Wiring:
         if state is not None:
             state.sources = frozenset(each.id for each in sources_above(self._graph, node.id) if _is_read(each))
             self._states[node.id] = state
-        self.processors[node.id] = ProcessorNode(self._context(node), declared, state)
+        self.processors[node.id] = self._instruments.new_processor(self._context(node), declared, state)
 
     def _add_source(self, node: Node, declared: Source) -> None:
         assert declared.connector is not None
@@ -162,7 +193,7 @@ class Wiring:
         context.meter.queue_counts = source.queue_counts
         scope = self._scopes[node.id] = progress.scope if progress is not None else ""
         atomic = declared.settings.atomic
-        ledger = self.ledgers[node.id] = Ledger(
+        ledger = self.ledgers[node.id] = self._instruments.new_ledger(
             pipeline.id, node.id, context.voters, declared.window, scope=scope, atomic=atomic, on_released=wake.set
         )
         # Separate callers, so separate threads: acks and lag must not wait for a `read` that blocks.
@@ -173,7 +204,8 @@ class Wiring:
         self.settlers[node.id] = Settler(
             context, pipeline.id, ledger, window, self.dead_letters, self._store, ack_calls, progress
         )
-        buffer = self._read_buffers[node.id] = ReadBuffer(declared.batch_size, wake, atomic=atomic)
+        buffer = self._instruments.new_buffer(node.id, declared.batch_size, wake, atomic=atomic)
+        self._read_buffers[node.id] = buffer
         reader = self.readers[node.id] = Reader(context, source, calls, ledger, buffer, wake)
         chain, fan_out = self._chain(node)
         source.payload_type = chain[0].decodes_into if chain else None
@@ -239,7 +271,8 @@ class Wiring:
     def _add_destination(self, node: Node, declared: Destination) -> None:
         assert declared.connector is not None
         context, connector = self._context(node), declared.connector.fresh()
-        self.destinations[node.id] = calls = self._caller(node.id, connector)
+        calls = self.destinations[node.id] = self._instruments.new_writer_calls(node.id, connector)
+        self.callers.append(calls)
         ack_reader = None
         if connector.acks is AckMode.LATER and not self._commit.stages(connector):
             ack_reader = AckReader(context, self._caller(f"{node.id}-answers", connector))

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from conduit_py.stream.meter import WAIT_REASONS
-from conduit_py.telemetry.alerts import rules_text
+from conduit_py.telemetry.alerts import RUNBOOK, rules_text
 from conduit_py.telemetry.boards.dead_letters import DEAD_LETTERS
 from conduit_py.telemetry.boards.fleet import FLEET, RUNTIME
 from conduit_py.telemetry.boards.pipeline import NODE, PIPELINE
@@ -18,17 +18,17 @@ from conduit_py.telemetry.panels import board_json
 BOARDS = (FLEET, PIPELINE, NODE, DEAD_LETTERS, RUNTIME)
 
 
-def exported_files() -> dict[str, str]:
+def exported_files(runbook: str = RUNBOOK) -> dict[str, str]:
     """The content of each file, by its name."""
     boards = {f"{board.uid}.json": json.dumps(board_json(board), indent=2) + "\n" for board in BOARDS}
-    return {**boards, "alerts.yml": rules_text()}
+    return {**boards, "alerts.yml": rules_text(runbook)}
 
 
-def export(folder: Path) -> list[Path]:
+def export(folder: Path, runbook: str = RUNBOOK) -> list[Path]:
     """Write all files into a folder, which is created if needed. Files of an earlier export are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, text in exported_files().items():
+    for name, text in exported_files(runbook).items():
         path = folder / name
         path.write_text(text)
         paths.append(path)

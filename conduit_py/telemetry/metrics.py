@@ -124,6 +124,12 @@ RECOVERIES = PROGRESS.counter(
     lambda progress: progress.recoveries,
 )
 
+CHANGES = PIPELINE.counter(
+    "conduit_definition_changes_total",
+    "How often a change of the pipeline's file took effect while the server ran.",
+    lambda sample: sample.member.log.changes,
+)
+
 HANDLER: MetricGroup[Meter] = MetricGroup("Dead letters", ("pipeline_name",), part=lambda sample: sample.dead_letters)
 DEAD_LETTERED = HANDLER.counter(
     "conduit_records_dead_lettered_total",

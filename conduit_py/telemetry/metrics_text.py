@@ -1,18 +1,25 @@
-"""The metrics of a fleet, read when they are asked for and written in the text format of Prometheus."""
+"""The metrics of a fleet, read when they are asked for: as text for Prometheus, or as data points for OTLP."""
 
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
 
+from conduit_py import __version__
 from conduit_py.child.supervisor import shared_processes
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.fleet import Fleet, Member
 from conduit_py.store.stored_letter import LetterCount, LetterState
-from conduit_py.stream.meter import Histogram, Meter, NodeKind
+from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress
 from conduit_py.telemetry import metrics
 from conduit_py.telemetry.metric import Metric, PipelineSample, ProcessSample, Reading
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricsData
+    from opentelemetry.sdk.resources import Resource
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """The content type of `metrics_text`."""
@@ -32,12 +39,13 @@ def metrics_text(fleet: Fleet) -> bytes:
     Call it in the event loop in which the fleet runs. What processors and connectors registered with
     prometheus_client on their own is part of it.
     """
-    return collect(fleet).text().encode() + generate_latest(REGISTRY)
-
-
-def collect(fleet: Fleet) -> "MetricsText":
-    """Read every metric. Nothing else runs before it returns, so all values are of one instant."""
     text = MetricsText()
+    collect(fleet, text)
+    return text.text().encode() + generate_latest(REGISTRY)
+
+
+def collect(fleet: Fleet, text: "MetricsSink") -> None:
+    """Read every metric. Nothing else runs before it returns, so all values are of one instant."""
     # Nothing is awaited below, or counters of one scrape would be of different moments.
     text.add(FLEET_METRICS, fleet, {})
     _add_processes(text, fleet)
@@ -46,10 +54,9 @@ def collect(fleet: Fleet) -> "MetricsText":
         letters.setdefault(count.pipeline, {})[count.state] = count
     for member in fleet:
         _add_pipeline(text, member, letters.get(member.pipeline.id, {}))
-    return text
 
 
-def _add_processes(text: "MetricsText", fleet: Fleet) -> None:
+def _add_processes(text: "MetricsSink", fleet: Fleet) -> None:
     children = shared_processes(member.supervisor for member in fleet)
     elsewhere = sum(child.runs for child in children.values())
     # Not on Spark, whose pipelines have processes that are gone with them.
@@ -60,15 +67,21 @@ def _add_processes(text: "MetricsText", fleet: Fleet) -> None:
         text.add(metrics.EACH_PROCESS.metrics, sample, {"process": str(number)})
 
 
-def _add_pipeline(text: "MetricsText", member: Member, letters: Mapping[LetterState, LetterCount]) -> None:
+def _add_pipeline(text: "MetricsSink", member: Member, letters: Mapping[LetterState, LetterCount]) -> None:
     name, progress = member.pipeline.id, member.progress()
     sample = PipelineSample(member, progress, letters)
     policy = member.pipeline.dead_letters.policy
     text.add(PIPELINE_METRICS, sample, {"pipeline_name": name, "plugin": policy.label})
     for node in member.graph.nodes:
         text.add(metrics.TAP.metrics, member.taps.point(node), {"pipeline_name": name, "component_id": node})
-    for meter in progress.nodes if progress else ():
-        text.add(NODE_METRICS[meter.kind], meter, _node_labels(name, member.graph, meter))
+    if progress is not None:
+        add_nodes(text, member.graph, progress)
+
+
+def add_nodes(text: "MetricsSink", graph: Graph, progress: Progress) -> None:
+    """Read the metrics of the nodes of one pipeline."""
+    for meter in progress.nodes:
+        text.add(NODE_METRICS[meter.kind], meter, _node_labels(graph.pipeline.id, graph, meter))
 
 
 def _node_labels(pipeline: str, graph: Graph, meter: Meter) -> dict[str, str]:
@@ -83,6 +96,14 @@ def _node_labels(pipeline: str, graph: Graph, meter: Meter) -> dict[str, str]:
         "processor": plugin,
         "type": meter.kind,
     }
+
+
+class MetricsSink(Protocol):
+    """Takes values of metrics in any order."""
+
+    def add(self, declared: Iterable[Metric], subject: object, labels: Mapping[str, str]) -> None:
+        """Read the metrics from a subject. `labels` has the value of every label that follows from the subject."""
+        ...
 
 
 class MetricsText:
@@ -155,3 +176,52 @@ def _escape(value: str) -> str:
 @cache
 def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
     return tuple(f'{bound}"}} ' for bound in (*bounds, "+Inf"))
+
+
+class OtlpMetrics:
+    """Takes values of metrics, and returns them as the data of an export, with the names that Prometheus has."""
+
+    def __init__(self, started_ns: int) -> None:
+        self._points: dict[str, tuple[Metric, list[Any]]] = {}
+        self._times: dict[str, Any] = {"start_time_unix_nano": started_ns, "time_unix_nano": time.time_ns()}
+
+    def add(self, declared: Iterable[Metric], subject: object, labels: Mapping[str, str]) -> None:
+        """See MetricsSink."""
+        for metric in declared:
+            reading = metric.read(subject)
+            names = metric.labels[:-1] if metric.own_label else metric.labels
+            self._put(metric, {name: labels[name] for name in names}, reading)
+
+    def _put(self, metric: Metric, labels: dict[str, str], reading: Reading) -> None:
+        from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
+
+        points = self._points.setdefault(metric.name, (metric, []))[1]
+        if isinstance(reading, Histogram):
+            # Of the values it is not known which was the smallest and the largest: OTLP has no number then.
+            numbers: dict[str, Any] = {"count": reading.count, "sum": reading.total, "min": None, "max": None}
+            buckets: dict[str, Any] = {"bucket_counts": reading.counts.copy(), "explicit_bounds": reading.bounds}
+            points.append(HistogramDataPoint(labels, **self._times, **numbers, **buckets))
+        elif isinstance(reading, Mapping):
+            own = metric.own_label or ""
+            points += [NumberDataPoint({**labels, own: each}, **self._times, value=n) for each, n in reading.items()]
+        elif reading is not None:
+            points.append(NumberDataPoint(labels, **self._times, value=reading))
+
+    def data(self, resource: "Resource") -> "MetricsData":
+        """Everything so far."""
+        from opentelemetry.sdk.metrics import export as otlp
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        total = otlp.AggregationTemporality.CUMULATIVE
+        kinds: dict[str, Callable[[list[Any]], Any]] = {
+            "counter": lambda points: otlp.Sum(points, total, is_monotonic=True),
+            "histogram": lambda points: otlp.Histogram(points, total),
+            "gauge": otlp.Gauge,
+        }
+        families = [
+            otlp.Metric(metric.name, metric.meaning, metric.unit.replace("-", "1"), kinds[metric.kind](points))
+            for metric, points in self._points.values()
+            if points
+        ]
+        scope = otlp.ScopeMetrics(InstrumentationScope("conduit_py", __version__), families, "")
+        return otlp.MetricsData([otlp.ResourceMetrics(resource, [scope], "")])

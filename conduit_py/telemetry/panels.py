@@ -1,5 +1,6 @@
 """Panels and boards: what our dashboards need of Grafana's dashboard model, shared panels, and their queries."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -8,10 +9,10 @@ from typing import Any, Literal, TypeAlias
 from conduit_py.telemetry import metrics
 from conduit_py.telemetry.metric import Metric
 
-PanelKind: TypeAlias = Literal["timeseries", "stat", "bargauge", "state-timeline"]
+PanelKind: TypeAlias = Literal["timeseries", "stat", "bargauge", "state-timeline", "heatmap"]
 
 COLUMNS = 24
-HEIGHTS: dict[PanelKind, int] = {"timeseries": 8, "stat": 4, "bargauge": 8, "state-timeline": 6}
+HEIGHTS: dict[PanelKind, int] = {"timeseries": 8, "stat": 4, "bargauge": 8, "state-timeline": 6, "heatmap": 8}
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 TAG = "conduit-py"
 
@@ -22,6 +23,19 @@ class Query:
 
     expr: str
     legend: str
+
+    def __post_init__(self) -> None:
+        # Here, where every query passes: none can forget it.
+        object.__setattr__(self, "expr", of_servers(self.expr))
+
+
+def of_servers(expr: str) -> str:
+    """Return a query that finds only series of the servers that are chosen on the dashboard."""
+    return _SERIES.sub(lambda found: f"{found[1]}{{{OF_SERVER}{', ' if found[2] else '}'}", expr)
+
+
+_SERIES = re.compile(r"\b((?:conduit|process|python)_\w+)(\{)?")
+OF_SERVER = 'job=~"$job", instance=~"$instance"'
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,16 @@ class Variable:
 
 
 @dataclass(frozen=True)
+class Annotation:
+    """Moments that all panels of a dashboard mark."""
+
+    name: str
+    expr: str
+    text: str
+    color: str
+
+
+@dataclass(frozen=True)
 class Board:
     """One dashboard: rows of panels under a title each."""
 
@@ -81,7 +105,8 @@ def board_json(board: Board) -> dict[str, Any]:
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "browser",
         "links": [_links()],
-        "templating": {"list": [_data_source(), *map(_variable, board.variables)]},
+        "templating": {"list": [_data_source(), *map(_variable, (*SERVERS, *board.variables))]},
+        "annotations": {"list": list(map(_annotation, ANNOTATIONS))},
         "panels": list(_place_panels(board)),
     }
 
@@ -99,6 +124,19 @@ def _links() -> dict[str, Any]:
 
 def _data_source() -> dict[str, Any]:
     return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
+
+
+def _annotation(annotation: Annotation) -> dict[str, Any]:
+    return {
+        "name": annotation.name,
+        "datasource": SOURCE,
+        "enable": True,
+        "iconColor": annotation.color,
+        "expr": of_servers(annotation.expr),
+        "step": "60s",
+        "titleFormat": annotation.name,
+        "textFormat": annotation.text,
+    }
 
 
 def _variable(variable: Variable) -> dict[str, Any]:
@@ -124,7 +162,9 @@ def _place_panels(board: Board) -> Iterator[dict[str, Any]]:
     y = 0
     for title, panels in board.rows.items():
         place = {"h": 1, "w": COLUMNS, "x": 0, "y": y}
-        yield {"id": next(numbers), "type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": place}
+        row = {"id": next(numbers), "type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": place}
+        # A row that is named for a variable is there once for each value of it.
+        yield row | ({"repeat": title[1:]} if title.startswith("$") else {})
         y += 1
         x = height = 0
         for panel in panels:
@@ -167,6 +207,8 @@ def _options(kind: PanelKind) -> dict[str, Any]:
     if kind == "timeseries":
         legend = {"showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": ["mean", "lastNotNull"]}
         return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
+    if kind == "heatmap":
+        return {"calculate": False, "yAxis": {"unit": "s"}, "color": {"mode": "scheme", "scheme": "Oranges"}}
     if kind == "state-timeline":
         return {"mergeValues": True, "showValue": "never", "legend": {"showLegend": False}}
     options: dict[str, Any] = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}}
@@ -180,23 +222,43 @@ def _target(panel: Panel, query: Query, letter: str) -> dict[str, Any]:
         "editorMode": "code",
         "expr": query.expr,
         "legendFormat": query.legend,
-        "range": panel.kind in ("timeseries", "state-timeline"),
+        "format": "heatmap" if panel.kind == "heatmap" else "time_series",
+        "range": panel.kind in ("timeseries", "state-timeline", "heatmap"),
         "instant": panel.kind in ("stat", "bargauge"),
     }
 
 
-CHOOSE_PIPELINE = Variable("pipeline", metrics.PIPELINE_STATUS.name, "pipeline_name")
-CHOOSE_NODE = Variable("node", f'{metrics.BATCH_SIZE.name}_count{{pipeline_name=~"$pipeline"}}', "node")
-CHOOSE_INSTANCE = Variable("instance", metrics.INFO.name, "instance")
+SERVERS = (
+    Variable("job", metrics.INFO.name, "job"),
+    Variable("instance", f'{metrics.INFO.name}{{job=~"$job"}}', "instance"),
+)
+"""What every dashboard lets choose first."""
+CHOOSE_PIPELINE = Variable("pipeline", of_servers(metrics.PIPELINE_STATUS.name), "pipeline_name")
+CHOOSE_NODE = Variable("node", of_servers(f'{metrics.BATCH_SIZE.name}_count{{pipeline_name=~"$pipeline"}}'), "node")
 
 OF_PIPELINE = 'pipeline_name=~"$pipeline"'
 OF_NODE = 'pipeline_name=~"$pipeline", node=~"$node"'
 OF_COMPONENT = 'pipeline_name=~"$pipeline", component_id=~"$node"'
-OF_INSTANCE = 'instance=~"$instance"'
 
 BY_PIPELINE = "{{pipeline_name}}"
 BY_NODE = "{{pipeline_name}} / {{node}}"
 BY_COMPONENT = "{{pipeline_name}} / {{component_id}}"
+
+
+ANNOTATIONS = (
+    Annotation(
+        "Server started",
+        f"changes(process_start_time_seconds[2m]) > 0 and on (instance, job) {metrics.INFO.name}",
+        "{{instance}}",
+        "purple",
+    ),
+    Annotation(
+        "Pipeline started again", f"increase({metrics.RECOVERIES.name}[2m]) > 0", "{{pipeline_name}} failed", "orange"
+    ),
+    Annotation(
+        "Definition changed", f"increase({metrics.CHANGES.name}[2m]) > 0", "{{pipeline_name}} has another file", "blue"
+    ),
+)
 
 
 def lines(title: str, unit: str, description: str, *queries: tuple[str, str]) -> Panel:
@@ -208,6 +270,12 @@ def quantiles(title: str, description: str, metric: Metric, where: str, by: str,
     """The median and the 99th percentile of a duration over time."""
     queries = [(quantile(q, metric, where, by=by), f"{legend} p{q * 100:g}") for q in (0.5, 0.99)]
     return lines(title, "s", description, *queries)
+
+
+def heat_map(title: str, description: str, metric: Metric, where: str) -> Panel:
+    """How many values fell between the bounds of a histogram, over time."""
+    query = Query(f"sum by (le) (increase({metric.name}_bucket{_in_braces(where)}[{RATE_INTERVAL}]))", "{{le}}")
+    return Panel(title, (query,), "short", description, "heatmap")
 
 
 def number(title: str, expr: str, unit: str, description: str, *, bad: float | None = None) -> Panel:

@@ -5,7 +5,16 @@ from typing import Any, Literal, TypedDict, TypeVar
 import msgspec
 from pydantic import Field
 
-from conduit_py.sdk import Batch, DestinationConnector, Options, Record, RecordRefused, WriteGuarantee, encode_json
+from conduit_py.sdk import (
+    Batch,
+    DestinationConnector,
+    Options,
+    Record,
+    RecordRefused,
+    WriteGuarantee,
+    encode_json,
+    metadata,
+)
 
 
 class MessageOptions(Options):
@@ -69,6 +78,9 @@ def _encode(record: Record, options: MessageOptions) -> MessageContent:
         after = record.payload.after
         body = after if isinstance(after, bytes) else encode_json(after)
     attributes = {name: record.metadata[name] for name in options.metadata if name in record.metadata}
+    # SQS takes ten attributes at most.
+    if record.metadata and len(attributes) <= 8:
+        attributes |= metadata.trace_headers(record.metadata)
     for name, value in attributes.items():
         if not value.isascii():
             _check_text(name, value)

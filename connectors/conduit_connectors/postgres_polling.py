@@ -104,6 +104,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def gives(self) -> Any:
         return dict[str, Any]
 
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        url = self.options.url.get_secret_value()
+        return sdk.Dataset.tables(url, [self.options.table], port=5432, schema="public")
+
     async def probe(self) -> str:
         session = await DatabaseSession.connect(self.options.url.get_secret_value())
         try:

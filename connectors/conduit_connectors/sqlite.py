@@ -58,6 +58,10 @@ class Destination(SqlDestination[DestinationOptions]):
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        tables = [] if self.options.table is None else [self.options.table]
+        return [sdk.Dataset(f"sqlite://{self.options.path.absolute()}", table) for table in tables]
+
     @property
     def locks(self) -> str | None:
         return str(self.options.path.resolve())
@@ -263,6 +267,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        return [sdk.Dataset(f"sqlite://{self.options.path.absolute()}", self.options.table)]
 
     def reads_alone(self) -> str:
         return "a file of SQLite is on one machine"

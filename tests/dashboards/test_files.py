@@ -54,6 +54,32 @@ def test_a_dashboard_declares_every_variable_that_it_uses(board: dict[str, Any])
     assert used == declared
 
 
+@boards
+def test_every_query_is_about_the_chosen_servers(board: dict[str, Any]) -> None:
+    targets = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    texts = targets + [each["expr"] for each in board["annotations"]["list"]]
+    behind = [text[found.end() :] for text in texts for found in re.finditer(r"\b(?:conduit|process|python)_\w+", text)]
+
+    assert [variable["name"] for variable in board["templating"]["list"]][:3] == ["datasource", "job", "instance"]
+    assert all(each.startswith('{job=~"$job", instance=~"$instance"') for each in behind)
+
+
+@boards
+def test_restarts_and_changes_of_definitions_are_marked(board: dict[str, Any]) -> None:
+    marked = [annotation["name"] for annotation in board["annotations"]["list"]]
+
+    assert marked == ["Server started", "Pipeline started again", "Definition changed"]
+
+
+def test_every_alert_links_to_its_part_of_the_runbook() -> None:
+    page = FOLDER.parent / "docs" / "operate" / "runbook.md"
+    anchors = {heading.lower() for heading in re.findall(r"^## (\w+)$", page.read_text(), re.MULTILINE)}
+    links = re.findall(r'runbook_url: "(.*)"', exported_files("https://docs.local/runbook/")["alerts.yml"])
+
+    assert links == [f"https://docs.local/runbook/#{alert.name.lower()}" for alert in ALERTS]
+    assert {link.partition("#")[2] for link in links} == anchors
+
+
 def test_every_metric_is_on_some_dashboard() -> None:
     drawn = " ".join(query.expr for board in BOARDS for panel in board.panels for query in panel.queries)
     # How many connectors and processors there are does not change while a server runs.

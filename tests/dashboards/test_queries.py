@@ -22,13 +22,13 @@ from conduit_py.store.memory import MemoryStore
 from conduit_py.telemetry.alerts import ALERTS
 from conduit_py.telemetry.export import BOARDS, export
 from conduit_py.telemetry.metrics_text import CONTENT_TYPE, metrics_text
-from conduit_py.telemetry.panels import Query
+from conduit_py.telemetry.panels import ANNOTATIONS, SERVERS, Query, of_servers
 from conduit_py.testing import Block, Fail, ScriptedDestination, ScriptedSource
 
 if TYPE_CHECKING:
     from tests.dashboards.conftest import Programs, Prometheus, Scraping
 
-CHOSEN = {"$__rate_interval": "300s", "$pipeline": ".*", "$node": ".*", "$instance": ".*"}
+CHOSEN = {"$__rate_interval": "300s", "$pipeline": ".*", "$node": ".*", "$instance": ".*", "$job": ".*"}
 
 
 @processor
@@ -124,9 +124,14 @@ async def test_every_query_parses_and_finds_something(
         queries += [Query(alert.value, alert.summary) for alert in ALERTS]
         assert await _missing(prometheus, queries) == []
         for board in BOARDS:
-            for variable in board.variables:
+            for variable in (*SERVERS, *board.variables):
                 values = f"/api/v1/label/{variable.label}/values"
                 assert await prometheus.get(values, **{"match[]": chosen(variable.selector)}), variable
+        for annotation in ANNOTATIONS:
+            # Nothing happens to a server as short-lived as this: what they compare is found.
+            compared = annotation.expr.partition(" > 0")[0]
+            assert await _missing(prometheus, [Query(compared, annotation.text)]) == []
+            await prometheus.get("/api/v1/query", query=chosen(of_servers(annotation.expr)))
         await _rules_are_well(prometheus)
         _lint(programs, metrics_text(fleet))
 

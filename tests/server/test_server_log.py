@@ -2,10 +2,14 @@
 
 import json
 import logging
+import os
+import pty
 import signal
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command_folder import COMMAND
 from trio.testing import MockClock
 
 from conduit_py.cli.output import JsonLogFormatter
@@ -115,6 +119,27 @@ def test_the_json_log_of_a_server_has_every_failure_and_every_end(server: "Serve
     assert (of["again"][-1]["event"], of["again"][-1]["asked_by"]) == ("stopped", "signal")
     [degraded] = [each for each in of["broken"] if each["level"] == "error"]
     assert (degraded["event"], degraded["node"], degraded["code"]) == ("degraded", "lake", "run.fatal")
+
+
+def test_without_a_terminal_a_server_logs_in_json(server: "Server") -> None:
+    assert _first_line(server, terminal=False).startswith(b'{"at": ')
+
+
+def test_on_a_terminal_a_server_logs_text(server: "Server") -> None:
+    assert b" INFO conduit_py" in _first_line(server, terminal=True)
+
+
+def _first_line(server: "Server", *, terminal: bool) -> bytes:
+    """The first line of the log of a server that was not told how to log."""
+    server.write("broken.py", FAILING.format(id="broken", error="FatalError"))
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    command = [str(COMMAND), "serve", "--pipelines", "pipelines", "--port", "0"]
+    with subprocess.Popen(command, cwd=server.folder, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+        os.close(theirs)
+        with open(ours, "rb", buffering=0) as log:
+            line = log.read(4096)
+            process.kill()
+    return line
 
 
 def events(server: "Server") -> list[dict[str, Any]]:

@@ -26,7 +26,10 @@ class Server:
         (self.pipelines / name).write_text(text)
 
     def command(self, *arguments: str, port: int = 0, **environment: str) -> "subprocess.Popen[str]":
-        places = ("--pipelines", "pipelines", "--state", "state", "--port", str(port))
+        places = ["--pipelines", "pipelines", "--state", "state", "--port", str(port)]
+        if "--log-format" not in arguments:
+            # Lines that tests can look for as they are; JSON, the default, is for programs.
+            places += ["--log-format", "text"]
         with (self.folder / "log").open("a") as log:
             process = WarmCommand(
                 *("serve", *places, *arguments),

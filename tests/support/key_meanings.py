@@ -130,6 +130,7 @@ YAML_KEYS: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 ENVIRONMENT = {
+    "CONDUIT_CHILD_OBSERVER": "set by a server for its own processes, with `--observe otel`; not for you to set",
     "CONDUIT_API_TOKEN": "a token: for `serve` one of the role `admin`, for the other commands the one they send",
     "CONDUIT_EXEC_SECRETS": "1 lets pipeline files in YAML read secrets from commands, by `exec:`",
     "CONDUIT_KILL_AT": "only for tests of crashes: the crash point at which the process kills itself",

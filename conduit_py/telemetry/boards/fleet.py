@@ -3,9 +3,7 @@
 from conduit_py.telemetry import metrics
 from conduit_py.telemetry.panels import (
     BY_PIPELINE,
-    CHOOSE_INSTANCE,
     CHOOSE_PIPELINE,
-    OF_INSTANCE,
     OF_PIPELINE,
     Board,
     Panel,
@@ -72,6 +70,12 @@ FLEET = Board(
                 "Starts after an error, in the last 15 minutes.",
                 (f"sum by (pipeline_name) (increase({metrics.RECOVERIES.name}{{{OF_PIPELINE}}}[15m]))", BY_PIPELINE),
             ),
+            lines(
+                "Definition changes",
+                "none",
+                "Changes of pipeline files that took effect, in the last 15 minutes.",
+                (f"sum by (pipeline_name) (increase({metrics.CHANGES.name}{{{OF_PIPELINE}}}[15m]))", BY_PIPELINE),
+            ),
         ),
         "Traffic": (
             lines(
@@ -109,7 +113,7 @@ FLEET = Board(
 )
 
 
-_OF_OURS = f"and on (instance, job) {metrics.INFO.name}{{{OF_INSTANCE}}}"
+_OF_OURS = f"and on (instance, job) {metrics.INFO.name}"
 """Every Python process that is scraped has these metrics; only ours are shown."""
 
 
@@ -156,7 +160,7 @@ RUNTIME = Board(
                 "percentunit",
                 "Of those that `serve --processes` shares the pipelines out to; 0 is the server's own.",
                 (
-                    f"rate({metrics.EACH_PROCESS_CPU.name}{{{OF_INSTANCE}}}[$__rate_interval])",
+                    f"rate({metrics.EACH_PROCESS_CPU.name}[$__rate_interval])",
                     "{{instance}} {{process}}",
                 ),
             ),
@@ -164,19 +168,19 @@ RUNTIME = Board(
                 "Memory of each process",
                 "bytes",
                 "Resident.",
-                (f"{metrics.EACH_PROCESS_MEMORY.name}{{{OF_INSTANCE}}}", "{{instance}} {{process}}"),
+                (f"{metrics.EACH_PROCESS_MEMORY.name}", "{{instance}} {{process}}"),
             ),
             lines(
                 "Open files of each process",
                 "short",
                 "File descriptors in use.",
-                (f"{metrics.EACH_PROCESS_FILES.name}{{{OF_INSTANCE}}}", "{{instance}} {{process}}"),
+                (f"{metrics.EACH_PROCESS_FILES.name}", "{{instance}} {{process}}"),
             ),
             lines(
                 "Pipelines of each process",
                 "short",
                 "How many run there now.",
-                (f"{metrics.EACH_PROCESS_PIPELINES.name}{{{OF_INSTANCE}}}", "{{instance}} {{process}}"),
+                (f"{metrics.EACH_PROCESS_PIPELINES.name}", "{{instance}} {{process}}"),
             ),
         ),
         "Python": (
@@ -184,8 +188,8 @@ RUNTIME = Board(
                 "Tasks and threads",
                 "short",
                 "Tasks in the event loop grow with the pipelines; threads with the connectors that block.",
-                (f"{metrics.TASKS.name}{{{OF_INSTANCE}}}", "{{instance}} tasks"),
-                (f"{metrics.THREADS.name}{{{OF_INSTANCE}}}", "{{instance}} threads"),
+                (f"{metrics.TASKS.name}", "{{instance}} tasks"),
+                (f"{metrics.THREADS.name}", "{{instance}} threads"),
             ),
             lines(
                 "Garbage collections",
@@ -205,7 +209,7 @@ RUNTIME = Board(
                 "conduit-py",
                 "none",
                 "Servers by version.",
-                (f"count by (version) ({metrics.INFO.name}{{{OF_INSTANCE}}})", "{{version}}"),
+                (f"count by (version) ({metrics.INFO.name})", "{{version}}"),
             ),
             lines(
                 "Python",
@@ -215,5 +219,5 @@ RUNTIME = Board(
             ),
         ),
     },
-    (CHOOSE_INSTANCE,),
+    (),
 )

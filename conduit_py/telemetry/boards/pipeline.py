@@ -13,6 +13,7 @@ from conduit_py.telemetry.panels import (
     OF_PIPELINE,
     Board,
     Panel,
+    heat_map,
     lines,
     mean,
     now,
@@ -72,6 +73,12 @@ PIPELINE = Board(
                 "pipeline_name",
                 BY_PIPELINE,
             ),
+            heat_map(
+                "Latency of all records",
+                "How many records took how long. Two bands are two kinds of records, or of moments.",
+                metrics.PIPELINE_DURATION,
+                OF_PIPELINE,
+            ),
             lines(
                 "Busy",
                 "percentunit",
@@ -127,6 +134,21 @@ PIPELINE = Board(
                 "short",
                 "Records that do not fit their schema, and values that a destination left out: a producer has changed.",
                 (rate(metrics.DRIFT, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
+            ),
+        ),
+        "State store": (
+            lines(
+                "Commits",
+                "cps",
+                "Per second: how often the progress of each source was made durable.",
+                (rate(metrics.CHECKPOINT_DURATION, OF_PIPELINE, by="pipeline_name, node", part="count"), BY_NODE),
+            ),
+            lines(
+                "Waiting for the store",
+                "percentunit",
+                "The share of time that a source waited for the store to save its position: near 100 % the disk, or "
+                "the database of the state, sets the speed.",
+                (share_of_time(metrics.WAITING, f'{OF_PIPELINE}, reason="store"', by="pipeline_name, node"), BY_NODE),
             ),
         ),
         "State and windows": (
@@ -209,6 +231,20 @@ NODE = Board(
     "node",
     "One node: what its calls take, how large its batches are, what it waits for and what it refuses.",
     {
+        "$node": (
+            lines(
+                "Batches",
+                "cps",
+                "Per second: read, processed or written by this node.",
+                (rate(metrics.BATCH_SIZE, OF_NODE, by="pipeline_name", part="count"), BY_PIPELINE),
+            ),
+            lines(
+                "Waiting",
+                "percentunit",
+                "The share of time that this node waited for what.",
+                (share_of_time(metrics.WAITING, OF_NODE, by="pipeline_name, reason"), f"{BY_PIPELINE}: {{{{reason}}}}"),
+            ),
+        ),
         "Records": (
             lines(
                 "Records",

@@ -33,7 +33,7 @@ from conduit_connectors.lake_parts import HIDDEN, LakeDestination, TakenParts, w
 from conduit_connectors.objects.staged_parts import owned_folder
 from conduit_connectors.policy_options import OnType, PolicyArguments, PolicyOptions
 from conduit_connectors.table_rows import fit_batch
-from conduit_py.sdk import Batch, FatalError, Fenced, PartId, StageCleared
+from conduit_py.sdk import Batch, Dataset, FatalError, Fenced, PartId, StageCleared
 
 _STAGED = re.compile(r"(\d{12})-.+")
 """The files of the driver, and those of tasks with their grants and lists."""
@@ -106,6 +106,9 @@ class Destination(LakeDestination[DestinationOptions]):
     @property
     def claims(self) -> str:
         return f"the Delta table {table_place(self.options.path, self.options.storage)}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [Dataset.at(self.options.path)]
 
     def probe(self) -> str:
         storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}

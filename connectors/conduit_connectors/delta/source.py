@@ -17,7 +17,7 @@ from pydantic import Field, SecretStr
 
 from conduit_connectors.delta.table import table_errors
 from conduit_connectors.lake_source import LakeArguments, LakeFile, LakeOptions, LakeSource
-from conduit_py.sdk import FatalError
+from conduit_py.sdk import Dataset, FatalError
 
 _STRANGE = frozenset({"deletionVectors", "columnMapping", "v2Checkpoint", "variantType"})
 
@@ -84,6 +84,9 @@ class Source(LakeSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [Dataset.at(self.options.path)]
 
     def open_table(self) -> tuple[str, int]:
         options = self.options

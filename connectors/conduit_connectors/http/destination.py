@@ -22,6 +22,7 @@ from conduit_py.sdk import (
     TransientError,
     WriteGuarantee,
     encode_json,
+    metadata,
 )
 from conduit_py.sdk.template import FieldPath, option_error
 
@@ -191,7 +192,11 @@ class Destination(DestinationConnector[DestinationOptions]):
             refused[indices[0]] = error.message
             return
         body = self._body([bodies[each] for each in indices])
-        reply = await self._request(url, self._headers(batch.delivery_key(indices[0]), body), body)
+        headers = self._headers(batch.delivery_key(indices[0]), body)
+        if len(indices) == 1:
+            # A request with several records belongs to none of their traces.
+            headers |= metadata.trace_headers(batch.record(indices[0]).metadata)
+        reply = await self._request(url, headers, body)
         if 200 <= reply.status < 300:
             return
         if self._is_transient(reply.status):

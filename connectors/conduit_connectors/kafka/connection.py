@@ -13,7 +13,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._topic import TopicDescription
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from conduit_py.sdk import FatalError, Options, TransientError
+from conduit_py.sdk import Dataset, FatalError, Options, TransientError
 
 ANSWER_SECONDS = 30.0
 """How long one request to a broker may take."""
@@ -342,3 +342,8 @@ def describe_topics(
                 raise errors.translate(error.args[0], f"asking for the settings of topic {resource.name}") from error
             found[resource.name] = None
     return found
+
+
+def topic_datasets(servers: str, topics: Sequence[str]) -> list[Dataset]:
+    """Name topics for lineage, by the first of the brokers."""
+    return [Dataset(f"kafka://{servers.partition(',')[0].strip()}", topic) for topic in topics]

@@ -19,6 +19,7 @@ from conduit_connectors.kafka.connection import (
     describe_topics,
     find_topics,
     make_client,
+    topic_datasets,
 )
 from conduit_connectors.kafka.message import MessageEncoder, TopicLimits
 from conduit_connectors.kafka.transactions import (
@@ -137,6 +138,10 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
     @property
     def claims(self) -> str:
         return f"the transactional_id {self._transactional_id('<pipeline>')!r} of Kafka at {self.options.servers}"
+
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        topic = self.options.topic
+        return topic_datasets(self.options.servers, self.options.topics if topic is None else [topic])
 
     def probe(self) -> str:
         errors, topics = ClientErrors(self.options), self.options.targets

@@ -164,15 +164,20 @@ def encode_headers(metadata: Mapping[str, str]) -> list[tuple[str, bytes | None]
     return headers
 
 
+_TRACEPARENT, _trace_headers = metadata.TRACEPARENT, metadata.trace_headers
 _NO_NAME = re.compile("[\0\ud800-\udfff]")
 
 
 def _plain_headers(metadata: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
-    return [
+    headers: list[tuple[str, bytes | None]] = [
         (name.removeprefix(HEADER), _encode_text(value, "a header"))
         for name, value in metadata.items()
         if name.startswith(HEADER)
     ]
+    # A record of another system keeps its trace. One of Kafka has it among its headers already.
+    if _TRACEPARENT in metadata and HEADER + _TRACEPARENT not in metadata:
+        headers += [(name, value.encode()) for name, value in _trace_headers(metadata).items()]
+    return headers
 
 
 def _parse_headers(text: str) -> list[tuple[str, bytes | None]]:

@@ -17,6 +17,7 @@ from conduit_connectors.kafka.connection import (
     ask,
     connect_admin,
     find_topics,
+    topic_datasets,
 )
 from conduit_connectors.kafka.message import find_nameless, make_metadata, parse_values
 from conduit_connectors.kafka.partition_name import GENERATION, StoredPosition, TakenMessages, name_ids
@@ -160,6 +161,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
     @property
     def gives(self) -> Any:
         return (bytes if self.options.format == "bytes" else dict) | None
+
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        return topic_datasets(self.options.servers, self.options.topics)
 
     def probe(self) -> str:
         errors = ClientErrors(self.options, self.options.group)

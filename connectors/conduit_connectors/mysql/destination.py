@@ -1,5 +1,6 @@
 """The MySQL destination: writes rows into tables of MariaDB."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Required, Unpack
 
@@ -8,6 +9,7 @@ from pydantic import Field, SecretStr
 from conduit_connectors.mysql.database import MySqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import NameRules, RowEncoder, TableArguments, TableOptions
+from conduit_py import sdk
 from conduit_py.sdk import RecordRefused
 
 _OWN_DATABASES = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
@@ -42,6 +44,10 @@ class Destination(SqlDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        tables = [] if self.options.table is None else [self.options.table]
+        return sdk.Dataset.tables(self.options.url.get_secret_value(), tables, port=3306)
 
     def connect(self) -> MySqlDatabase:
         return MySqlDatabase.at(self.options.url.get_secret_value())

@@ -1,5 +1,6 @@
 """The MySQL source: rows of tables as they are, and every change of them, from the binary log of MariaDB."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 from uuid import uuid4
 
@@ -57,6 +58,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     @property
     def gives(self) -> Any:
         return dict[str, Any] | None
+
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        return sdk.Dataset.tables(self.options.url.get_secret_value(), self.options.tables or (), port=3306)
 
     async def probe(self) -> str:
         session = await DatabaseStatements.connect(self.options.url.get_secret_value())

@@ -24,6 +24,7 @@ from conduit_connectors.objects.row_formats import (
 from conduit_connectors.objects.source_options import StoreArguments, StoreOptions
 from conduit_connectors.policy_options import OnNewField, OnType, PolicyArguments
 from conduit_connectors.probe_path import probe_writable
+from conduit_py.sdk import Dataset
 
 
 class DestinationOptions(StoreOptions, DatasetOptions):
@@ -139,6 +140,9 @@ class Destination(DatasetDestination[DestinationOptions]):
     def data_file(self) -> Path | None:
         place = parse_place(self.options.url)
         return Path(place.path) if place.scheme == "file" else None
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [Dataset.at(self.options.url)]
 
     def probe(self) -> str:
         scheme, root, path = parse_place(self.options.url)

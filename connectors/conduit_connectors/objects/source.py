@@ -77,6 +77,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
         pattern = self.options.pattern
         return Path(pattern.exact[0]) if pattern.scheme == "file" and pattern.exact else None
 
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        urls = self.options.url
+        return [sdk.Dataset.at(url) for url in ([urls] if isinstance(urls, str) else urls)]
+
     def probe(self) -> str:
         pattern = self.options.pattern
         store = self.options.open_store(pattern.scheme, pattern.root)

@@ -58,6 +58,10 @@ class Destination(SqlDestination[DestinationOptions], sdk.ManyWriterDestination[
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        tables = [] if self.options.table is None else [self.options.table]
+        return sdk.Dataset.tables(self.options.url.get_secret_value(), tables, port=5432, schema="public")
+
     def connect(self) -> PostgresDatabase:
         return PostgresDatabase.at(self.options.url.get_secret_value())
 

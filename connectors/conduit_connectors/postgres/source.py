@@ -62,6 +62,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def gives(self) -> Any:
         return dict[str, Any] | None
 
+    def datasets(self) -> Sequence[sdk.Dataset]:
+        url = self.options.url.get_secret_value()
+        return sdk.Dataset.tables(url, self.options.tables or (), port=5432, schema="public")
+
     async def probe(self) -> str:
         return await probe_server(self.options.url.get_secret_value())
 

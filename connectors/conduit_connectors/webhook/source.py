@@ -23,6 +23,7 @@ from conduit_py.sdk import (
     Record,
     RecordRefused,
     decode_json,
+    metadata,
 )
 
 RETRY_SECONDS = "5"
@@ -193,6 +194,7 @@ class Source(EndpointSource[SourceOptions]):
             raise RecordRefused(f"more than {min(ITEMS_MAX, options.keys_max)} records in one request")
         wanted = {each.lower() for each in options.keep_headers}
         kept = {f"webhook.header.{each}": value for each, value in headers if each in wanted}
+        kept |= metadata.trace_headers(dict(headers))
         return [self._record(index, value, name, kept) for index, value in enumerate(values)]
 
     def _record(self, index: int, value: Any, name: str | None, kept: dict[str, str]) -> tuple[bytes | None, Record]:

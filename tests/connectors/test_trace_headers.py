@@ -1,0 +1,72 @@
+"""A record that comes with `traceparent` leaves with it: in headers of Kafka, HTTP and brokers, metadata in between."""
+
+from typing import Any
+
+import httpx2
+import trio
+from builders import batch_of
+from conduit_connectors import http, webhook
+from conduit_connectors.kafka.message import decode_headers, encode_headers
+from conduit_connectors.message_content import MessageOptions, encode_messages
+from http_peer import HttpPeer, PeerAnswer, free_port
+
+from conduit_py import Destination, Pipeline, Source
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.sdk import Record
+from conduit_py.store.memory import MemoryStore
+
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "shop=1"}
+FORGED = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\nX-Admin: yes"}
+
+
+def record(metadata: dict[str, str]) -> Record:
+    made = Record.of({"n": 1})
+    made.metadata.update(metadata)
+    return made
+
+
+def test_headers_of_kafka_are_the_same_behind_a_pipeline() -> None:
+    headers: list[tuple[str, Any]] = [(name, value.encode()) for name, value in TRACE.items()]
+
+    assert encode_headers(decode_headers(headers)) == headers
+
+
+def test_a_record_of_another_system_keeps_its_trace_in_kafka() -> None:
+    assert dict(encode_headers(TRACE)) == {name: value.encode() for name, value in TRACE.items()}
+    assert encode_headers(FORGED) == []
+
+
+def test_brokers_get_the_trace_as_attributes() -> None:
+    messages, _ = encode_messages(batch_of(record(TRACE), record(FORGED), record({})), MessageOptions())
+
+    assert [messages[index].attributes for index in range(3)] == [TRACE, {}, {}]
+
+
+async def test_a_webhook_passes_its_trace_on_to_an_http_destination() -> None:
+    port = free_port()
+    with HttpPeer(lambda request: PeerAnswer(status=201)).serving() as peer:
+        pipeline = Pipeline(
+            "p",
+            sources=[Source("in", webhook.Source(listen=f"127.0.0.1:{port}"))],
+            destinations=[Destination("out", http.Destination(url=f"{peer.url}/in"))],
+        )
+        supervisor = Supervisor(pipeline, MemoryStore())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            await _post(f"http://127.0.0.1:{port}/", TRACE)
+            supervisor.stop()
+
+    [request] = peer.requests
+    assert {name: request.headers.get(name) for name in TRACE} == TRACE
+
+
+async def _post(url: str, headers: dict[str, str]) -> None:
+    with trio.fail_after(300):
+        async with httpx2.AsyncClient() as client:
+            while True:
+                try:
+                    answer = await client.post(url, json={"n": 1}, headers=headers)
+                    assert answer.status_code < 300, answer.text
+                    return
+                except httpx2.ConnectError:
+                    await trio.sleep(0.05)

@@ -9,8 +9,8 @@ from conduit_py import defaults
 from conduit_py.client import Call, Stream
 from conduit_py.server.access import AccessView
 from conduit_py.server.dead_letter_views import CausesView, DiscardView, LetterReplayView, LettersView, LetterView
-from conduit_py.server.history import ChartHistoryView
 from conduit_py.server.live import FleetEvent, PipelineEvent
+from conduit_py.server.monitoring import ChartHistoryView
 from conduit_py.server.pipelines import ReloadView
 from conduit_py.server.taps import DroppedEvent, RecordEvent
 from conduit_py.server.views import (

@@ -19,7 +19,7 @@
 
 Every node has a `NodeContext` (in `commit`). `plugin_calls` calls sync and async plugins and translates their
 errors. `meter` counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options,
-`commit` also has what is recorded of sources that share work, and `snapshot_requests` passes requests to sources.
+`commit` also has what is recorded of sources that share work, and `source_calls` passes requests and limits to sources.
 
 The states of a message::
 

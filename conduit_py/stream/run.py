@@ -26,7 +26,7 @@ from conduit_py.stream.connector_changes import notify_of_change, notify_of_remo
 from conduit_py.stream.hot_swap import HotSwap
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, locate_record
-from conduit_py.stream.snapshot_requests import SnapshotRequests
+from conduit_py.stream.source_calls import SnapshotRequests
 from conduit_py.stream.wiring import Wiring
 from conduit_py.user_errors import as_error
 

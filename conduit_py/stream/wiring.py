@@ -13,13 +13,12 @@ from conduit_py import defaults
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph, Node, deferring_processors, sources_above
 from conduit_py.inspect.tap_point import Taps
-from conduit_py.payloads import estimated_bytes
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.pipeline_settings import RateLimit
 from conduit_py.sdk.destination import AckMode
 from conduit_py.sdk.endpoint import EndpointSource
 from conduit_py.sdk.plugin import Options, Plugin
-from conduit_py.sdk.source import NothingYet, Reading, SharedSource
+from conduit_py.sdk.source import SharedSource
 from conduit_py.sdk.source import SourceConnector as SourceConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
@@ -34,8 +33,8 @@ from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.reader import Dispatcher, ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler
-from conduit_py.stream.signal import HeldBatches, Signal, Throttle
-from conduit_py.stream.snapshot_requests import RequestableCaller, SnapshotRequests
+from conduit_py.stream.signal import HeldBatches, Signal
+from conduit_py.stream.source_calls import LimitedReads, LimitedSnapshots, RequestableCaller, SnapshotRequests
 from conduit_py.stream.writer import Writer
 
 
@@ -330,33 +329,3 @@ class Wiring:
 
 def _is_read(source: Node) -> bool:
     return not (isinstance(source.declared, Source) and isinstance(source.declared.connector, ReplayEntry))
-
-
-SLICE_SECONDS = 0.1
-"""Of a source with a limit, as much is read at once as may be read in so long a time: records flow evenly."""
-
-
-class LimitedReads(PluginCaller):
-    """Calls a source with a limit. A source without one never passes here."""
-
-    def __init__(self, rate: RateLimit, *args: Any) -> None:
-        super().__init__(*args)
-        self._throttle = Throttle(rate)
-        self.quick = frozenset()
-
-    async def __call__(self, name: str, *args: Any) -> Any:
-        if name != "read":
-            return await super().__call__(name, *args)
-        if (seconds := self._throttle.wait_seconds) > 0:
-            await trio.sleep(min(seconds, SLICE_SECONDS))
-        if seconds > SLICE_SECONDS:
-            # The reader asks again, unless it is stopped meanwhile: a stop does not wait for the limit.
-            raise NothingYet
-        reading = await super().__call__(name, min(args[0], self._throttle.most(SLICE_SECONDS)))
-        records = reading.records if isinstance(reading, Reading) else reading
-        self._throttle.count(len(records), estimated_bytes(records, sample_size=8) if len(records) else 0)
-        return reading
-
-
-class LimitedSnapshots(LimitedReads, RequestableCaller):
-    """The same for a source that takes requests for snapshots."""

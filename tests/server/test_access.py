@@ -365,10 +365,10 @@ def test_a_host_name_is_never_more_than_one_name(host: str) -> None:
 
 
 def test_the_routes_are_all_http_routes_that_the_table_test_sees() -> None:
-    from conduit_py.server import live, monitoring, pipelines, positions
+    from conduit_py.server import live, monitoring, pipelines
 
-    routers = [module.router for module in (live, monitoring, pipelines, positions)]
-    for router in (*routers, pipelines.reload_router, pipelines.plugin_router):
+    routers = [module.router for module in (live, monitoring, pipelines)]
+    for router in (*routers, pipelines.reload_router, pipelines.plugin_router, pipelines.position_router):
         assert router.routes
         assert all(isinstance(route, APIRoute) for route in router.routes)
 

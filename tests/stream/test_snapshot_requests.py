@@ -16,7 +16,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import Batch, DestinationConnector, Options, SnapshotRefused, SnapshotRequest
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.snapshot_requests import TAKE_SECONDS
+from conduit_py.stream.source_calls import TAKE_SECONDS
 from conduit_py.testing import FakeStagedDestination, FakeStorage, ScriptedSource
 
 DELIVERIES = ["at_least_once", "at_most_once", "exactly_once"]

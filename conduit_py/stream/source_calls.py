@@ -1,4 +1,8 @@
-"""SnapshotRequests: passes requests for snapshots to a source of a run, and finds out when they survive a crash."""
+"""How sources are called that take requests or have a limit; all others are called by a plain PluginCaller.
+
+SnapshotRequests passes requests for snapshots to a source of a run, and finds out when they survive a crash.
+LimitedReads reads no more than the rate limit of a source allows.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +10,11 @@ from typing import Any
 import trio
 
 from conduit_py.errors import ConduitError, PipelineIdle, describe
-from conduit_py.sdk.source import SnapshotRefused, SnapshotRequest, SourceConnector
+from conduit_py.payloads import estimated_bytes
+from conduit_py.pipeline_settings import RateLimit
+from conduit_py.sdk.source import NothingYet, Reading, SnapshotRefused, SnapshotRequest, SourceConnector
 from conduit_py.stream.plugin_calls import PluginCaller, check_reading
+from conduit_py.stream.signal import Throttle
 from conduit_py.user_errors import as_error
 
 TAKE_SECONDS = 20.0
@@ -98,3 +105,33 @@ class RequestableCaller(PluginCaller):
     def inherits(self, name: str) -> bool:
         # The runtime does not ack to a source without `ack`, but the ack is what shows that a request is durable.
         return name != "ack" and super().inherits(name)
+
+
+SLICE_SECONDS = 0.1
+"""Of a source with a limit, as much is read at once as may be read in so long a time: records flow evenly."""
+
+
+class LimitedReads(PluginCaller):
+    """Calls a source with a limit. A source without one never passes here."""
+
+    def __init__(self, rate: RateLimit, *args: Any) -> None:
+        super().__init__(*args)
+        self._throttle = Throttle(rate)
+        self.quick = frozenset()
+
+    async def __call__(self, name: str, *args: Any) -> Any:
+        if name != "read":
+            return await super().__call__(name, *args)
+        if (seconds := self._throttle.wait_seconds) > 0:
+            await trio.sleep(min(seconds, SLICE_SECONDS))
+        if seconds > SLICE_SECONDS:
+            # The reader asks again, unless it is stopped meanwhile: a stop does not wait for the limit.
+            raise NothingYet
+        reading = await super().__call__(name, min(args[0], self._throttle.most(SLICE_SECONDS)))
+        records = reading.records if isinstance(reading, Reading) else reading
+        self._throttle.count(len(records), estimated_bytes(records, sample_size=8) if len(records) else 0)
+        return reading
+
+
+class LimitedSnapshots(LimitedReads, RequestableCaller):
+    """The same for a source that takes requests for snapshots."""

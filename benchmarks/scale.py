@@ -41,7 +41,7 @@ from benchmarks.workload import dropped, write_input
 from conduit_py import Destination, Pipeline, Source, processor
 from conduit_py.spark.engine.executors import Executors
 from conduit_py.spark.engine.task import perform
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 
 ROOT = Path(__file__).parent.parent
 COLUMNS = {

@@ -20,7 +20,7 @@ from conduit_py import Batch, Destination, Pipeline, Record, Source, sdk
 from conduit_py.batch import Span
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.record import Payload
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 
 BATCH, READ = 50_000, 4096
 """How many rows a job of Spark has, and a batch of records."""

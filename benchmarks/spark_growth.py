@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from benchmarks.spark_engine import run
 from benchmarks.spark_measure import ROLES, Line, Meter, Role, role_of
 from benchmarks.workload import write_input
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 
 SIZES = (1, 2, 4)
 

@@ -12,7 +12,7 @@ from benchmarks.spark_engine import Delivery, on_spark, to_end
 from benchmarks.spark_measure import Line
 from conduit_py import Destination, Pipeline, Record, Source, processor, sdk
 from conduit_py.record import Payload
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 
 WARM_UP = 20
 

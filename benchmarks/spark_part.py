@@ -13,8 +13,7 @@ from spark_cluster import PEER_CONF, SparkCluster
 from benchmarks import spark_ends, spark_engine, spark_growth, spark_job, spark_latency
 from benchmarks.spark_measure import Line, Meter, Used, absolute, digest, in_own_process, ratio, report, rounds
 from benchmarks.workload import write_input
-from conduit_py.spark.session.options import SparkOptions
-from conduit_py.spark.session.shared_session import shared
+from conduit_py.spark.session.shared_session import SparkOptions, shared
 
 LOCAL = SparkOptions(master="local[2,4]")
 DELIVERIES: tuple[spark_engine.Delivery, ...] = ("at_least_once", "exactly_once")

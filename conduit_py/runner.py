@@ -85,7 +85,7 @@ def require_engine(pipeline: Pipeline) -> None:
 def engine_warnings(pipeline: Pipeline) -> list[str]:
     """Return what the settings of Spark in this pipeline open to others, a sentence each. After `require_engine`."""
     # Without the module there is no connector that uses Spark.
-    if pipeline.spark is None and "conduit_py.spark.session.options" not in sys.modules:
+    if pipeline.spark is None and "conduit_py.spark.session.shared_session" not in sys.modules:
         return []
     from conduit_py.spark.engine.supervisor import options_of
     from conduit_py.spark.session.java import exposures

@@ -146,7 +146,7 @@ def _read_postgres(address: str) -> Iterator[_Reader]:
     try:
         import psycopg
 
-        from conduit_py.store.postgres.pool import place
+        from conduit_py.store.postgres.store import place
         from conduit_py.store.postgres.tables import FORMAT_VERSION, SCHEMA
     except ModuleNotFoundError as error:
         raise EnvironmentUnfit(

@@ -6,7 +6,7 @@ A connector inherits from `SparkConnector` and takes `SparkOptions`. It runs its
 
 from conduit_py.spark.session.errors import BadRows, JobCancelled, error_text, is_definition_error, spark_errors
 from conduit_py.spark.session.job_group import JobGroup, SparkConnector
-from conduit_py.spark.session.options import SparkArguments, SparkOptions
+from conduit_py.spark.session.shared_session import SparkArguments, SparkOptions
 
 __all__ = [
     "BadRows",

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from conduit_py.stream.meter import WAIT_REASONS
 from conduit_py.telemetry.alerts import RUNBOOK, rules_text
-from conduit_py.telemetry.boards.dead_letters import DEAD_LETTERS
-from conduit_py.telemetry.boards.fleet import FLEET, RUNTIME
+from conduit_py.telemetry.boards.fleet import DEAD_LETTERS, FLEET, RUNTIME
 from conduit_py.telemetry.boards.pipeline import NODE, PIPELINE
 from conduit_py.telemetry.metric import Metric
 from conduit_py.telemetry.metrics import GROUPS

@@ -24,4 +24,4 @@ def to_state(value: Any) -> Any:
 
 def from_state(kept: Any) -> Any:
     """Return the value that `to_state` was given. Values that earlier versions have put come back as they are."""
-    return decode_payload(kept.data) if isinstance(kept, msgspec.msgpack.Ext) else kept
+    return decode_payload(bytes(kept.data)) if isinstance(kept, msgspec.msgpack.Ext) else kept

@@ -11,7 +11,7 @@ import trio
 from followed_folder import Site, following, text
 from waiting import until
 
-from conduit_py.lifecycle.watch import watch
+from conduit_py.cli.serve import watch
 from conduit_py.status import Status, Stopper
 
 YAML = """

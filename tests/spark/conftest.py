@@ -20,8 +20,7 @@ from warm_workers import use_warm_workers
 from conduit_py import pipeline as p
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.spark.engine.supervisor import SparkSupervisor
-from conduit_py.spark.session.options import SparkOptions
-from conduit_py.spark.session.shared_session import shared
+from conduit_py.spark.session.shared_session import SparkOptions, shared
 from conduit_py.store.store import Store
 
 if TYPE_CHECKING:

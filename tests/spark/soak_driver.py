@@ -22,7 +22,7 @@ from spark_cluster import DEEP_STACK, SMALL_CONF
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, TransactionLimits, processor
 from conduit_py.spark.engine.supervisor import SparkSupervisor
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.store import open_store
 

@@ -13,7 +13,7 @@ from conduit_connectors import file
 from conduit_py import DeadLetters, Destination, Pipeline, Rows, Source, TransactionLimits, processor
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.spark.engine.supervisor import SparkSupervisor
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store

@@ -24,7 +24,7 @@ from conduit_py.config.python_file import load_pipelines
 from conduit_py.errors import PipelineInvalid
 from conduit_py.record import Record
 from conduit_py.spark.engine.supervisor import SparkSupervisor
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import open_store

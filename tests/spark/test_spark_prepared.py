@@ -16,7 +16,7 @@ from engine_world import kept, no_good, sorted_out
 
 from conduit_py import pipeline as p
 from conduit_py.spark.engine.supervisor import SparkSupervisor
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store

@@ -15,8 +15,7 @@ from warm_workers import DRIVER_MODULES
 
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.spark.session.errors import failure_advice, spark_errors
-from conduit_py.spark.session.options import SparkOptions
-from conduit_py.spark.session.shared_session import SharedSession, shared
+from conduit_py.spark.session.shared_session import SharedSession, SparkOptions, shared
 
 OPEN = """
 from conduit_connectors.spark import Sink

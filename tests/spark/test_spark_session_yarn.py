@@ -11,7 +11,7 @@ from warm_python import run_warm
 from warm_workers import DRIVER_MODULES
 
 from conduit_py.errors import TransientError
-from conduit_py.spark.session.yarn import Submission, require_manager
+from conduit_py.spark.session.cluster import Submission, require_manager
 from conduit_py.testing.server_process import free_port
 
 OPEN = """

@@ -25,7 +25,7 @@ from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.sdk import PartId, PieceRefused
 from conduit_py.spark.engine.split import PipelineSplit, way_to_read, ways_to_write
 from conduit_py.spark.engine.supervisor import SparkSupervisor
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 

@@ -12,7 +12,7 @@ import trio
 from conduit_py.spark.engine.task import perform
 from conduit_py.spark.session.errors import failure_advice, spark_errors
 from conduit_py.spark.session.job_group import JobGroup
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.stream.meter import COUNTERS, Meter, NodeKind
 
 

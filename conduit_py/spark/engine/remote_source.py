@@ -18,7 +18,7 @@ from conduit_py.spark.engine.outcome import TaskResult, group
 from conduit_py.spark.engine.read_ahead import ReadAhead, ReadRecord
 from conduit_py.spark.engine.split import way_to_read
 from conduit_py.spark.engine.task import CarriedRecords, TaskInput, carry_records
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.stream.plugin_calls import PluginCaller, is_async
 
 PART_SIZE = 16 * 1024 * 1024

@@ -28,7 +28,7 @@ from conduit_py.sdk.plugin import secrets_in
 from conduit_py.sdk.source import SplittableSource
 from conduit_py.spark.engine.outcome import PreparedWrites, boundary_decoder, outcome_decoders
 from conduit_py.spark.session.java import is_authenticated
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.stream.replay import ReplayEntry
 
 Substitute: TypeAlias = Callable[[Any], Any]

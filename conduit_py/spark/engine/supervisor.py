@@ -19,8 +19,7 @@ from conduit_py.spark.engine.outcome import PreparedWrites
 from conduit_py.spark.engine.remote_source import PART_SIZE, Equipment, RemoteSource
 from conduit_py.spark.engine.split import PipelineSplit, plan, prepares, ways_to_write
 from conduit_py.spark.session.java import require_java
-from conduit_py.spark.session.options import SparkOptions
-from conduit_py.spark.session.shared_session import shared
+from conduit_py.spark.session.shared_session import SparkOptions, shared
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress, Wait, WaitReason, blocked_on
 from conduit_py.stream.plugin_calls import PluginErrors

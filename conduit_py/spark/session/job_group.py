@@ -11,8 +11,7 @@ from py4j.protocol import Py4JError
 
 from conduit_py.sdk.plugin import Connector, OptionsT
 from conduit_py.spark.session.errors import JobCancelled
-from conduit_py.spark.session.options import SparkOptions
-from conduit_py.spark.session.shared_session import shared
+from conduit_py.spark.session.shared_session import SparkOptions, shared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

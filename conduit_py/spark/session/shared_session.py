@@ -1,23 +1,24 @@
-"""The Spark session of this process: started when first needed, shared by all connectors, stopped by the last."""
+"""The Spark of this process: its options, and its session, shared by all connectors and stopped by the last."""
 
 import logging
 import os
-import socket
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Self, TypedDict
+
+from pydantic import Field, model_validator
 
 from conduit_py.errors import FatalError, TransientError
-from conduit_py.spark.session import yarn
+from conduit_py.sdk.plugin import Options
+from conduit_py.spark.session import cluster
 from conduit_py.spark.session.errors import error_text, is_over
 from conduit_py.spark.session.java import require_java, safe_conf, site_conf, start_gateway, worker_python
-from conduit_py.spark.session.options import SparkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,9 +42,43 @@ CONF = {
 # A deep stack: Spark matches long error texts with regular expressions, which overflow the usual one.
 _JAVA = f"-Xss8m -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 _REMINDER_SECONDS = 5.0
-_CONNECT_SECONDS = 5.0
-_CONNECT_PORT = 15002
 _EXIT_SECONDS = 1.0
+
+
+class SparkOptions(Options):
+    """Which Spark to use. All spark connectors of one process share one session, so they must agree."""
+
+    master: str = Field(
+        default="local[*]", min_length=1, description='"local[2]", "spark://host:7077", "yarn" or "k8s://…"'
+    )
+    remote: str | None = Field(
+        default=None, pattern=r"^sc://", description='a Spark Connect server, "sc://host:15002", in place of `master`'
+    )
+    conf: dict[str, str] = Field(default={}, description="Spark's own settings, by name")
+    start_seconds: float = Field(default=120.0, gt=0, description="how long the cluster may take to give an executor")
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.remote is not None and "master" in self.model_fields_set:
+            raise ValueError("give `master` or `remote`, not both")
+        return self
+
+    @property
+    def where(self) -> str:
+        """The address of the Spark, for messages: without the token and the user of a Spark Connect server."""
+        if self.remote is None:
+            return self.master
+        scheme, _, rest = self.remote.partition("://")
+        return f"{scheme}://{re.split('[/;?]', rest, maxsplit=1)[0].rpartition('@')[2]}"
+
+
+class SparkArguments(TypedDict, total=False):
+    """SparkOptions as a caller writes them, for editors and type checkers."""
+
+    master: str
+    remote: str | None
+    conf: Mapping[str, str]
+    start_seconds: float
 
 
 class SharedSession:
@@ -171,7 +206,7 @@ def _connect(options: SparkOptions) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     assert options.remote is not None
-    _require_server(options.remote, options.where)
+    cluster.require_server(options.remote, options.where)
     builder = SparkSession.builder.remote(options.remote)
     # The others are settings of a driver, and that of the server is running already.
     ours = {name: value for name, value in CONF.items() if name.startswith("spark.sql.")}
@@ -191,21 +226,6 @@ def _connect(options: SparkOptions) -> "SparkSession":
         ) from error
 
 
-def _require_server(remote: str, where: str) -> None:
-    """Check the address first: Spark's client would try for ten minutes, in silence, to reach a missing server."""
-    address = urlsplit(remote)
-    try:
-        with socket.create_connection((address.hostname, address.port or _CONNECT_PORT), timeout=_CONNECT_SECONDS):
-            return
-    except ValueError:
-        raise FatalError(f"remote {where!r} has no such port", suggestion='write it as "sc://host:15002"') from None
-    except OSError as error:
-        raise TransientError(
-            f"no Spark Connect server answers at {where}: {error.strerror or error}",
-            suggestion="start one, or correct `remote`",
-        ) from error
-
-
 def _start_driver(options: SparkOptions) -> "SparkSession":
     """A session whose driver is a Java process of ours."""
     from py4j.protocol import Py4JError
@@ -214,16 +234,16 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
 
     # Checked first: PySpark's own error does not say what to install.
     require_java()
-    _require_master(options.master)
+    cluster.require_master(options.master)
     site = site_conf()
     conf = CONF | safe_conf(options.master, site | options.conf) | options.conf
     # Otherwise workers run the `python3` of their PATH, which may be another version.
     python = (site | conf).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON", sys.executable)
     conf["spark.driver.extraJavaOptions"] = f"{_JAVA} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
     submission = None
-    if options.master == yarn.MASTER:
-        yarn.require_manager(conf)
-        submission = yarn.Submission(options.start_seconds)
+    if options.master == cluster.MASTER:
+        cluster.require_manager(conf)
+        submission = cluster.Submission(options.start_seconds)
         conf["spark.yarn.tags"] = submission.tags(conf.get("spark.yarn.tags"))
     builder = SparkSession.builder.master(options.master)
     for name, value in conf.items():
@@ -257,31 +277,12 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
     return session
 
 
-def _require_master(master: str) -> None:
-    """Check the address first: Spark would try for a minute, in silence, to reach a missing standalone master."""
-    if not master.startswith("spark://"):
-        return
-    failures = []
-    for address in master.removeprefix("spark://").split(","):
-        host, colon, port = address.rpartition(":")
-        if not colon or not port.isdecimal():
-            raise FatalError(f"master {master!r} has no port", suggestion='write it as "spark://host:7077"')
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
-                return
-        except OSError as error:
-            failures.append(f"{address}: {error.strerror or error}")
-    raise TransientError(
-        f"no Spark master answers ({'; '.join(failures)})", suggestion="start the cluster, or correct `master`"
-    )
-
-
 def _require_executor(session: "SparkSession", options: SparkOptions) -> None:
     """Wait for an executor: without one the first job would wait for ever."""
     context = session.sparkContext
     alone = options.master.startswith("local") or context.getConf().get("spark.dynamicAllocation.enabled") == "true"
     deadline = time.monotonic() + options.start_seconds
-    cores = "spark.executor.cores" if options.master == yarn.MASTER else "spark.cores.max"
+    cores = "spark.executor.cores" if options.master == cluster.MASTER else "spark.cores.max"
     # The status includes the driver.
     while not alone and context._jsc.sc().getExecutorMemoryStatus().size() < 2:
         if context._jsc.sc().isStopped():

@@ -1,1 +1,1 @@
-"""The dashboards: `fleet.py` (fleet and process), `pipeline.py` (pipeline and node) and `dead_letters.py`."""
+"""The dashboards: `fleet.py` (fleet, process and dead letters) and `pipeline.py` (pipeline and node)."""

@@ -1,4 +1,7 @@
-"""Checks that YARN answers, and withdraws an application that waits too long in its queues."""
+"""Checks that a cluster answers before Spark tries to reach it, for minutes and in silence.
+
+An application that waits too long in the queues of YARN is withdrawn.
+"""
 
 import logging
 import os
@@ -7,10 +10,11 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from conduit_py.errors import FatalError, TransientError
@@ -23,9 +27,38 @@ FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _SITE = "yarn-site.xml"
 _MANAGER = "yarn.resourcemanager"
 _PORT = 8032
+_CONNECT_PORT = 15002
 _CONNECT_SECONDS = 5.0
 _LOOK_SECONDS = 2.0
 _WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
+
+
+def require_server(remote: str, where: str) -> None:
+    """Check the address first: Spark's client would try for ten minutes, in silence, to reach a missing server."""
+    address = urlsplit(remote)
+    try:
+        with socket.create_connection((address.hostname, address.port or _CONNECT_PORT), timeout=_CONNECT_SECONDS):
+            return
+    except ValueError:
+        raise FatalError(f"remote {where!r} has no such port", suggestion='write it as "sc://host:15002"') from None
+    except OSError as error:
+        raise TransientError(
+            f"no Spark Connect server answers at {where}: {error.strerror or error}",
+            suggestion="start one, or correct `remote`",
+        ) from error
+
+
+def require_master(master: str) -> None:
+    """Check the address first: Spark would try for a minute, in silence, to reach a missing standalone master."""
+    if not master.startswith("spark://"):
+        return
+    addresses = master.removeprefix("spark://").split(",")
+    if not all(colon and port.isdecimal() for _, colon, port in (each.rpartition(":") for each in addresses)):
+        raise FatalError(f"master {master!r} has no port", suggestion='write it as "spark://host:7077"')
+    if failures := _failures(addresses):
+        raise TransientError(
+            f"no Spark master answers ({'; '.join(failures)})", suggestion="start the cluster, or correct `master`"
+        )
 
 
 def require_manager(conf: Mapping[str, str]) -> None:
@@ -33,19 +66,24 @@ def require_manager(conf: Mapping[str, str]) -> None:
 
     Nothing is checked where the settings do not give its address plainly.
     """
-    failures = []
-    for address in _addresses(_settings(conf)):
-        host, _, port = address.rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
-                return
-        except OSError as error:
-            failures.append(f"{address}: {error.strerror or error}")
-    if failures:
+    if failures := _failures(_addresses(_settings(conf))):
         raise TransientError(
             f"no ResourceManager of YARN answers ({'; '.join(failures)})",
             suggestion=f"start it, or correct {_MANAGER}.address in the {_SITE} that HADOOP_CONF_DIR leads to",
         )
+
+
+def _failures(addresses: Iterable[str]) -> list[str]:
+    """Return why each address does not answer; nothing if one does."""
+    failures = []
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
+                return []
+        except OSError as error:
+            failures.append(f"{address}: {error.strerror or error}")
+    return failures
 
 
 class Submission:

@@ -3,7 +3,7 @@
 Every round runs the same pipeline of files three times: twice without an observer, which is the control, and once with
 traces, metrics and logs, sent to a collector in another process. CPU time of the whole process is compared, with its
 threads; with `--instructions` what valgrind counts, which is right on a busy machine too. A process of few records is
-subtracted, so starts and imports do not count. The exit code is 1 if the median costs more than 5 per cent.
+subtracted, so starts and imports do not count. The exit code is 1 if its quickest round costs more than 5 per cent.
 """
 
 import argparse
@@ -70,6 +70,8 @@ class Row:
     ratio: float
     lowest: float
     highest: float
+    quickest: float
+    """The least cost of all rounds against that of the first way: what others do on the machine only adds to it."""
 
 
 def main() -> int:
@@ -81,7 +83,7 @@ def main() -> int:
         out.text = table(rows)
         bars = [Bar(row.way, row.ratio, row.lowest, row.highest) for row in rows]
         out.svg = bar_chart("the cost of an observer", "off = 1; less is better", bars, mark=1.0)
-    return 1 if rows[-1].ratio > LIMIT else 0
+    return 1 if rows[-1].quickest > LIMIT else 0
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -137,13 +139,23 @@ def cost_of(folder: Path, port: int, way: str, records: int, *, counted: bool) -
 def summarise(way: str, rounds: Sequence[dict[str, float]]) -> Row:
     ratios = sorted(each[way] / each[OFF] for each in rounds)
     cost = statistics.median(each[way] for each in rounds)
-    return Row(way, cost, statistics.median(ratios), ratios[0], ratios[-1])
+    quickest = min(each[way] for each in rounds) / min(each[OFF] for each in rounds)
+    return Row(way, cost, statistics.median(ratios), ratios[0], ratios[-1], quickest)
 
 
 def table(rows: Sequence[Row]) -> str:
-    head = ("", "way", "cost", "× off", "lowest", "highest")
+    head = ("", "way", "cost", "× off", "lowest", "highest", "quickest")
     lines = [
-        ("", row.way, f"{row.cost:.2f}", f"{row.ratio:.3f}", f"{row.lowest:.3f}", f"{row.highest:.3f}") for row in rows
+        (
+            "",
+            row.way,
+            f"{row.cost:.2f}",
+            f"{row.ratio:.3f}",
+            f"{row.lowest:.3f}",
+            f"{row.highest:.3f}",
+            f"{row.quickest:.3f}",
+        )
+        for row in rows
     ]
     return report.table(head, lines)
 

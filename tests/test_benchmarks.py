@@ -157,6 +157,15 @@ class TestInstructions:
         assert "apt-get install valgrind" in ran.stderr
 
 
+def test_the_cost_of_an_observer_is_compared_with_a_control() -> None:
+    ran = run("benchmarks.observed", "--records", "4096", "--rounds", "1", "--json")
+
+    # What so few records cost is chance, and so is whether it is above the limit.
+    assert ran.returncode in (0, 1), ran.stderr
+    rows = json.loads(ran.stdout)["rows"]
+    assert [row["way"] for row in rows] == ["off", "off, again (A/A control)", "--observe otel"]
+
+
 def test_every_message_of_a_queue_is_tracked_and_arrives_once() -> None:
     ran = run("benchmarks.queue", "--messages", "2000")
 

@@ -142,7 +142,8 @@ class WriteAdapter(Protocol):
 class Processor:
     """A processor in a pipeline. Records for which `when` is false pass unchanged; with `asyncio` it runs there.
 
-    With `where="process"` each of its workers is a process, for functions that compute.
+    With `where="process"` each of its workers is a process, for functions that compute. Of a state that takes more
+    than `state_cache_bytes`, the keys used last are in memory, and the others in the store.
     """
 
     @collect_keyword_problems
@@ -157,6 +158,7 @@ class Processor:
         when: Condition | str | None = None,
         retry: Retry | None = None,
         asyncio: bool = False,
+        state_cache_bytes: int = defaults.STATE_CACHE_BYTES,
         after: After = None,
         named: bool = True,
     ) -> None:
@@ -170,7 +172,11 @@ class Processor:
         chosen = when or (own.when if own else None)
         self.retry = retry or (own.retry if own else None) or Retry(attempts=1)
         self.after = _ids(after)
-        values = dict(id=id, workers=self.workers, where=self.where, when=chosen, retry=self.retry)
+        self.state_cache_bytes = state_cache_bytes
+        values = dict(
+            id=id, workers=self.workers, where=self.where, when=chosen, retry=self.retry,
+            state_cache_bytes=state_cache_bytes,
+        )  # fmt: skip
         checked, problems = check_options(ProcessorSettings, values, self.place)
         self.when: Condition | None = checked.when if isinstance(checked, ProcessorSettings) else None
         self.problems = problems + more

@@ -12,7 +12,7 @@ from conduit_py import sdk
 from conduit_py.config.conduit_settings import refuse_avro, translate
 from conduit_py.config.translation import Translation
 from conduit_py.config.yaml_section import PluginSettings, Section
-from conduit_py.defaults import ID_PATTERN, NODE_ID_LENGTH_MAX, WORKERS_MAX
+from conduit_py.defaults import ID_PATTERN, NODE_ID_LENGTH_MAX, STATE_CACHE_BYTES, WORKERS_MAX
 from conduit_py.errors import EnvironmentUnfit, RecordRefused
 from conduit_py.graph.compile import taken_id
 from conduit_py.pipeline import DeadLetters, Destination, Processor, Source
@@ -132,7 +132,7 @@ CONNECTOR_KEYS: Final = [
     *dict.fromkeys([*SOURCE_KEYS, *LIMIT_KEYS["destination"]]),
 ]
 RATE_KEYS: Final = [name.replace("_", "-") for name in RateLimit.model_fields]
-PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "where", "type"]
+PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "where", "state-cache-bytes", "type"]
 QUEUE_KEYS: Final = ["plugin", "settings", "window-size", "window-nack-threshold"]
 NAME_LENGTH_MAX: Final = 256
 DEFAULT_QUEUE: Final = "log"
@@ -289,7 +289,9 @@ def _processor(section: Section, version: str, seen: dict[str, int]) -> Processo
     plugin = read.make() if read is not None else None
     if id is None or not isinstance(plugin, sdk.Processor):
         return None
-    return set_place(Processor(id, plugin, workers=workers, where=where, when=condition), section)
+    cache = section.whole("state-cache-bytes", STATE_CACHE_BYTES)
+    declared = Processor(id, plugin, workers=workers, where=where, when=condition, state_cache_bytes=cache)
+    return set_place(declared, section)
 
 
 def _plugin_key(section: Section, version: str) -> str:

@@ -50,6 +50,11 @@ class ProcessorNode:
         """The type of payload that it takes as a source may decode it; None if it needs records or conversions."""
         return self._generations[0].pool.decodes_into
 
+    @property
+    def reads_store(self) -> bool:
+        """True if its state is larger than its cache."""
+        return self._state is not None and self._state.waits
+
     def new_pool(self, declared: Processor) -> WorkerPool:
         """Make workers for this node, not yet opened."""
         self._declared = declared

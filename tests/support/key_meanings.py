@@ -106,6 +106,7 @@ YAML_KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "settings": ("options of the plugin", SAME),
         "workers": ("how many run in parallel; order is kept", SAME),
         "where": ("where workers run: `thread` (default) or `process`, each in one of its own", OURS),
+        "state-cache-bytes": ("about how much of its state is in memory; the rest is read from the store", OURS),
         "type": ("the old name of `plugin`", "deprecated too"),
     },
     "pipelines[].dead-letter-queue": {

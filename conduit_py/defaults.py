@@ -12,6 +12,8 @@ TABLE_BYTES = 4 * 1024 * 1024
 """About how many bytes of an Arrow table travel together: every batch costs some calls for each of its columns."""
 WINDOW = 32_768
 """The most records of a source that are read and not yet settled."""
+STATE_CACHE_BYTES = 256 * 1024 * 1024
+"""About how many bytes the state of a processor takes in memory; of a larger one, the rest is in the store only."""
 STOP_SECONDS = 30.0
 """How long a graceful stop may take, of a pipeline and of a server."""
 WORKERS_MAX = 1000

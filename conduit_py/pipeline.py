@@ -143,7 +143,8 @@ class Processor:
     """A processor in a pipeline. Records for which `when` is false pass unchanged; with `asyncio` it runs there.
 
     With `where="process"` each of its workers is a process, for functions that compute. With `batch_seconds` records
-    wait for others so long, until there are `batch_size` of them: a processor that takes batches gets larger ones.
+    wait for others so long, until there are `batch_size` of them: a processor that takes batches gets larger ones. Of a
+    state that takes more than `state_cache_bytes`, the keys used last are in memory, and the others in the store.
     """
 
     @collect_keyword_problems
@@ -160,6 +161,7 @@ class Processor:
         when: Condition | str | None = None,
         retry: Retry | None = None,
         asyncio: bool = False,
+        state_cache_bytes: int = defaults.STATE_CACHE_BYTES,
         after: After = None,
         named: bool = True,
     ) -> None:
@@ -174,9 +176,10 @@ class Processor:
         self.retry = retry or (own.retry if own else None) or Retry(attempts=1)
         self.batch_size, self.batch_seconds = batch_size, batch_seconds
         self.after = _ids(after)
+        self.state_cache_bytes = state_cache_bytes
         values = dict(
             id=id, workers=self.workers, where=self.where, batch_size=batch_size, batch_seconds=batch_seconds,
-            when=chosen, retry=self.retry,
+            when=chosen, retry=self.retry, state_cache_bytes=state_cache_bytes,
         )  # fmt: skip
         checked, problems = check_options(ProcessorSettings, values, self.place)
         self.when: Condition | None = checked.when if isinstance(checked, ProcessorSettings) else None

@@ -119,6 +119,11 @@ class ProcessorSettings(Options):
     )
     when: When | None = None
     retry: Retry | None = None
+    state_cache_bytes: int = Field(
+        default=defaults.STATE_CACHE_BYTES,
+        ge=1,
+        description="about how much of its state is in memory; the rest is read from the store",
+    )
 
     @model_validator(mode="after")
     def _waits_for_what(self) -> "ProcessorSettings":

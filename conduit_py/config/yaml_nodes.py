@@ -128,7 +128,7 @@ _CLASSES: Final[dict[registry.Kind, type[Any]]] = {
 LIMIT_KEYS: Final = {
     "source": ["batch-size", "window"],
     "destination": ["batch-size", "batch-bytes", "batch-seconds"],
-    "processor": ["batch-size", "batch-seconds"],
+    "processor": ["batch-size", "batch-seconds", "state-cache-bytes"],
 }
 SOURCE_KEYS: Final = ["atomic", "schedule", "timezone", "window"]
 CONNECTOR_KEYS: Final = [

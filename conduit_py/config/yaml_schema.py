@@ -56,6 +56,7 @@ _TEXTS: Final = {
     "condition": "a template or a CEL expression: records for which it is false pass by",
     "workers": "how many records are processed at once, order kept",
     "where": "its workers are threads, or each is a process of its own, for what computes in Python",
+    "state-cache-bytes": "about how much of its state is in memory; the rest is read from the store",
     "window-size": "of how many records so many may be refused; 0 for no limit",
     "window-nack-threshold": "how many of them may be refused before the pipeline stops",
     "conf": "settings of Spark",

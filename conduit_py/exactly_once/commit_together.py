@@ -27,8 +27,9 @@ from conduit_py.outbox.forwarder import PipelineForwarder
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.sdk.destination import DestinationConnector, StagedDestination
+from conduit_py.sdk.evicted_keys import KEY_BYTES
 from conduit_py.sdk.state import State
-from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
+from conduit_py.store.claim import Changes, Claim, ClaimedValues, Intent, ShardChange
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitStrategy, RunParts, Task
 from conduit_py.stream.ledger import SettledRange
@@ -172,13 +173,13 @@ class CommitTogether(CommitStrategy):
             self._finished_for[owner] = claimed.committed
 
     async def _load_states(self) -> None:
-        values: dict[str, dict[str, bytes]] = {node: {} for node in self._parts.states}
-        for key, value in await self._claim.scan():
-            node, _, name = key.decode().partition("\0")
-            if node in values:
-                values[node][name] = value
-        for node, state in self._parts.states.items():
-            state.load(values[node], partial(self._seen, node))
+        stored = [ClaimedValues(self._store, self._pipeline, node) for node in self._parts.states]
+        sizes = await self._claim.measure([each.prefix for each in stored])
+        for (node, state), values, (count, size) in zip(self._parts.states.items(), stored, sizes, strict=True):
+            if size + KEY_BYTES * count > state.cache_bytes:
+                state.load_evicted(count, size - len(values.prefix) * count, partial(self._seen, node), values)
+            else:
+                state.load(await values.load() if count else {}, partial(self._seen, node), values)
 
     def _scope(self, node: str, scope: str) -> str:
         # One scope per node: a conflict with another writer would be found in the store, after the home's commit.
@@ -313,15 +314,14 @@ class CommitTogether(CommitStrategy):
         self._past(sealed.records)
 
     def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:
-        number = self._claim.committed + 1
         # I11: a staged handler has its letters in the commit already. Any other gets them again after a crash.
         letters = [] if self._parts.dead_letters.in_transaction else encode_letters(sealed.letters)
         replayed = encode_replays(sealed.replayed)
         before = {source: self._positions.get(source) for source in sealed.positions}
         checkpoint = TransactionCheckpoint(self._participants.home or "", intents, letters, replayed, before)
         return Changes(
-            number, checkpoint.encode(), puts=sealed.puts, once=sealed.once, intents=sealed.outbox,
-            positions=sealed.positions, shards=self._shards(sealed),
+            self._claim.committed + 1, checkpoint.encode(), puts=sealed.puts, once=sealed.once,
+            intents=sealed.outbox, positions=sealed.positions, shards=self._shards(sealed),
         )  # fmt: skip
 
     def _shards(self, sealed: Sealed) -> list[ShardChange]:

@@ -10,7 +10,7 @@ import functools
 import operator
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
@@ -84,10 +84,11 @@ def _node(node: Node) -> dict[str, Any]:
     return _definition_of(node.declared, "after", "named")
 
 
-_FIXED_AT_START = {
+_FIXED_AT_START: dict[str, Callable[[Node], object]] = {
     "has a state": attrgetter("stateful"),
     "defers": attrgetter("defers"),
-    "collects": attrgetter("collects", "declared.batch_size"),
+    "collects": lambda node: (node.collects, getattr(node.declared, "batch_size", None)),
+    "has as much of its state in memory": lambda node: getattr(node.declared, "state_cache_bytes", None),
 }
 """What a run sets up when it starts, so a swap cannot change it."""
 

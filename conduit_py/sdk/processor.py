@@ -1,7 +1,7 @@
 """Processors: change, filter, split or refuse records. A processor is a class or a function."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -112,6 +112,14 @@ class Processor(Plugin[OptionsT]):
         depend on the others.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not implement process_table")
+
+    def state_keys(self, record: Record) -> Iterable[str]:
+        """Return the keys of `state` that `process` needs for a record, as far as the record tells.
+
+        Only called if the state is larger than its cache: the keys of all records of a batch are then read from the
+        store in one step. A key that is not named here is read when it is asked for, which takes longer.
+        """
+        return ()
 
     def close(self) -> Awaitable[None] | None:
         """Release everything. Called once after `open`, even when that failed."""

@@ -1,6 +1,7 @@
 """State: what a processor of an exactly-once pipeline remembers. Defer: moves a record to the next transaction."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from conduit_py.batch import Batch, delivery_key
 from conduit_py.errors import DeferredFirst, FatalError, RecordRefused
 from conduit_py.record import Record
+from conduit_py.sdk.evicted_keys import KEY_BYTES, Changes, EvictedKeys, StoredValues
 from conduit_py.sdk.plugin import did_you_mean
 
 Seen: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[set[bytes]]]
@@ -36,7 +38,8 @@ class State:
     What is put, deleted, recorded with `once` or published while a record is processed becomes durable
     together with the position of that record, or not at all. A record that this processor refuses changes
     nothing. Values are those that MessagePack can encode; a later change of the object does not change the
-    state. The whole state is in memory, so reads do not wait; it must fit there.
+    state. Of a state larger than `state_cache_bytes` of its processor, the keys used last are in memory, and the
+    others are read from the store when they are asked for. That of an async processor is always whole in memory.
 
     `State()` works without a pipeline, to test a processor.
     """
@@ -47,6 +50,15 @@ class State:
         """How long the keys of a scope are kept, in seconds."""
         self._values: dict[str, bytes] = {}
         self._changed: dict[str, bytes | None] = {}
+        self._sealed: dict[str, bytes | None] = {}
+        """What the last transaction changed: the store may not have it yet."""
+        self._stored: StoredValues | None = None
+        self.evicted: EvictedKeys | None = None
+        """The keys that only the store has; None as long as it was never larger than its cache."""
+        self.waits = False
+        """True if a read may wait for the store, which must not happen in the thread of trio."""
+        self.cache_bytes: float = math.inf
+        """About how many bytes of it may be in memory."""
         self._once: list[tuple[str, bytes]] = []
         self._known: set[tuple[str, bytes]] = set()
         self._committing: set[tuple[str, bytes]] = set()
@@ -71,11 +83,25 @@ class State:
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value last put under `key`."""
         value = self._unit.puts[key] if key in self._unit.puts else self._values.get(key)
+        if value is None and self.evicted is not None and key not in self._unit.puts:
+            self.fetch((key,))
+            value = self._values.get(key)
         return default if value is None else _decode(value)
+
+    def fetch(self, keys: Iterable[str]) -> None:
+        """Read the keys that are not in memory, in one step. Then `get` need not wait for each of them.
+
+        For a state that is larger than its cache, in a processor that takes batches, or that needs several keys at
+        once. It has no effect otherwise. A processor that takes records has `state_keys` for it.
+        """
+        if self.evicted is not None:
+            self.evicted.fetch(self._values, self._changes, keys)
 
     def put(self, key: str, value: Any) -> None:
         """Store `value`. Raises RecordRefused if MessagePack cannot encode it."""
         # Encoded now, not at the commit: the caller may change the object, and an error must refuse this record.
+        if self.evicted is not None:
+            self.evicted.before_change(self._values, self._changes, _text(key))
         try:
             self._unit.puts[_text(key)] = _ENCODER.encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -83,19 +109,29 @@ class State:
 
     def delete(self, key: str) -> None:
         """Delete `key`, if it is there."""
+        if self.evicted is not None:
+            self.evicted.before_change(self._values, self._changes, _text(key))
         self._unit.puts[_text(key)] = None
 
-    def scan(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
-        """Yield every key that begins with `prefix`, sorted, with its current value."""
+    def scan(self, prefix: str = "", start: str = "") -> Iterator[tuple[str, Any]]:
+        """Yield every key that begins with `prefix`, sorted, from `start` on, with its current value.
+
+        A state that is larger than its cache is read in parts. Then a key that is changed meanwhile may be given as
+        it was or as it is.
+        """
+        if self.evicted is not None:
+            for key, stored in self.evicted.scan(prefix, start, self._changes):
+                yield key, _decode(stored)
+            return
         present = self._values | self._unit.puts
-        for key in sorted(key for key in present if key.startswith(prefix)):
+        for key in sorted(key for key in present if key.startswith(prefix) and key >= start):
             value = present[key]
             if value is not None:
                 yield key, _decode(value)
 
     def __len__(self) -> int:
         """How many keys it has."""
-        return len(self._values)
+        return len(self._values) + (0 if self.evicted is None else self.evicted.count)
 
     @property
     def source(self) -> str:
@@ -158,16 +194,51 @@ class State:
 
     # What follows is for the runtime.
 
-    def load(self, values: Mapping[str, bytes], seen: Seen) -> None:
-        """Start from the durable values."""
+    def load(self, values: Mapping[str, bytes], seen: Seen, stored: StoredValues | None = None) -> None:
+        """Start from the durable values. With `stored`, keys may be evicted, and are read from there."""
         self._values = dict(values)
         self.size = sum(map(_size, values.items()))
-        self._seen = seen
+        self._seen, self._stored = seen, stored
+
+    def load_evicted(self, count: int, size: int, seen: Seen, stored: StoredValues) -> None:
+        """Start with nothing in memory: the store has so many keys, of so many bytes."""
+        self.load({}, seen, stored)
+        self.size = size
+        self.evicted, self.waits = EvictedKeys(stored, count, size), stored.waits
+
+    @property
+    def cached(self) -> int:
+        """How many keys are in memory."""
+        return len(self._values)
+
+    @property
+    def _changes(self) -> tuple[Changes, Changes, Changes]:
+        # The later ones last: they count.
+        return self._sealed, self._changed, self._unit.puts
 
     def enter(self, batch: Batch) -> None:
         """Called before the records of this batch are processed."""
         self._batch = batch
         self._index = -1
+        if self.evicted is not None or self.size + KEY_BYTES * len(self._values) > self.cache_bytes:
+            self._enter_evicted()
+
+    def _enter_evicted(self) -> None:
+        if self.evicted is None and self._stored is not None:
+            self.evicted, self.waits = EvictedKeys(self._stored, 0, 0), self._stored.waits
+        if not self.waits:
+            self.read_ahead(())
+
+    def read_ahead(self, keys: Iterable[str]) -> None:
+        """Make room in memory, then read the keys that a batch needs. Called before it is processed."""
+        if self.evicted is not None:
+            self.evicted.make_room(self._values, self._changes, self.size, self.cache_bytes)
+            self.evicted.fetch(self._values, self._changes, keys)
+
+    def count_replaced(self) -> None:
+        """Called when a batch is processed, where it may wait, to keep the counts of keys and bytes right."""
+        if self.evicted is not None:
+            self.size -= self.evicted.count_replaced(self._changed)
 
     def advance(self) -> None:
         """Move to the next record of the batch, or to the whole batch if the processor takes batches."""
@@ -227,6 +298,7 @@ class State:
         # The store does not have these keys until the commit. Forgotten here, a repeat in the next transaction
         # would pass as new.
         self._committing, self._known = self._known, set()
+        self._sealed = self._changed
         self._changed, self._once, self._letters = {}, [], []
         self.first = True
         return drained

@@ -1,14 +1,18 @@
 """Claim: the right to commit for one owner, and everything that one transaction makes durable."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+import trio
 
 from conduit_py.errors import FatalError
 
 if TYPE_CHECKING:
-    from conduit_py.store.tables import TableAccess
+    from conduit_py.store.store import Store
+    from conduit_py.store.tables import TableAccess, Tables
+
+T = TypeVar("T")
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -96,6 +100,10 @@ class Claim:
         """The durable state of this owner under every key that begins with `prefix`, sorted by key."""
         return await self._access.look(lambda tables: tables.scan(self.owner, prefix))
 
+    async def measure(self, prefixes: Sequence[bytes]) -> list[tuple[int, int]]:
+        """For each prefix, how many keys of that state begin with it, and the bytes of those keys and their values."""
+        return await self._access.look(lambda tables: tables.measure(self.owner, prefixes))
+
     async def seen(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
         """Which of the keys are durably recorded in the scope, by this owner or another."""
         return await self._access.look(lambda tables: tables.known(scope, keys))
@@ -111,6 +119,55 @@ class Claim:
         await self._access.transact(lambda tables: tables.commit(self.owner, self.fence, changes))
         self.committed = changes.number
         self.checkpoint = changes.checkpoint
+
+
+class ClaimedValues:
+    """The durable state of an owner whose keys begin with a name, for the thread of a processor that is not async.
+
+    Names of keys are text, without that name. A call waits for the store, unless `waits` is False.
+    """
+
+    def __init__(self, store: "Store", owner: str, name: str) -> None:
+        """Call this in trio."""
+        self._store = store
+        self._owner = owner
+        self._prefix = f"{name}\0"
+        self._token = trio.lowlevel.current_trio_token()
+        self._failure: Exception | None = None
+        self.waits = store.waits
+
+    @property
+    def prefix(self) -> bytes:
+        return self._prefix.encode()
+
+    async def load(self) -> dict[str, bytes]:
+        """Return all values by name. Call this in trio."""
+        return dict(self._named(await self._store.look(lambda tables: tables.scan(self._owner, self.prefix))))
+
+    def read(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
+        wanted = [f"{self._prefix}{key}".encode() for key in keys]
+        return self._named(self._look(lambda tables: tables.get_all(self._owner, wanted)))
+
+    def page(self, prefix: str, start: str, limit: int) -> list[tuple[str, bytes]]:
+        first, begin = f"{self._prefix}{prefix}".encode(), f"{self._prefix}{start}".encode()
+        return self._named(self._look(lambda tables: tables.page(self._owner, first, begin, limit)))
+
+    def check(self) -> None:
+        """Raise the error of an earlier call, if there was one: the processor may have caught it."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _named(self, rows: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
+        return [(key.decode()[len(self._prefix) :], value) for key, value in rows]
+
+    def _look(self, work: "Callable[[Tables], T]") -> T:
+        if not self.waits:
+            return self._store.look_at_once(work)
+        try:
+            return trio.from_thread.run(self._store.look, work, trio_token=self._token)
+        except Exception as error:
+            self._failure = error
+            raise
 
 
 _ENCODER = msgspec.msgpack.Encoder()

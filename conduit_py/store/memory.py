@@ -27,6 +27,8 @@ class MemoryStore(Store):
     `saved` has every successful `save_positions`, in order.
     """
 
+    waits = False
+
     def __init__(self, fail_after: int | None = None, clock: Callable[[], float] = trio.current_time) -> None:
         self.fail_after = fail_after
         self.writes = 0
@@ -42,6 +44,9 @@ class MemoryStore(Store):
 
     async def look(self, work: Callable[[Tables], T]) -> T:
         await self._enter()
+        return work(self._tables)
+
+    def look_at_once(self, work: Callable[[Tables], T]) -> T:
         return work(self._tables)
 
     async def pipelines(self) -> list[str]:
@@ -177,12 +182,21 @@ class MemoryTables(Tables):
                 del self._seen[scope]
 
     def get(self, owner: str, key: bytes) -> bytes | None:
-        row = self._owners.get(owner)
-        return row.state.get(key) if row else None
+        return self._owners[owner].state.get(key) if owner in self._owners else None
 
     def scan(self, owner: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
         row = self._owners.get(owner)
         return sorted((key, value) for key, value in row.state.items() if key.startswith(prefix)) if row else []
+
+    def get_all(self, owner: str, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        return [(key, value) for key in keys if (value := self.get(owner, key)) is not None]
+
+    def page(self, owner: str, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        return [each for each in self.scan(owner, prefix) if each[0] >= start][:limit]
+
+    def measure(self, owner: str, prefixes: Sequence[bytes]) -> list[tuple[int, int]]:
+        parts = [self.scan(owner, prefix) for prefix in prefixes]
+        return [(len(rows), sum(len(key) + len(value) for key, value in rows)) for rows in parts]
 
     def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
         return self._seen.get(scope, {}).keys() & set(keys)

@@ -209,6 +209,20 @@ class SqlTables(Tables):
             return self.sql.rows(f"{sql} ORDER BY key", owner, prefix)
         return self.sql.rows(f"{sql} AND key < ? ORDER BY key", owner, prefix, end)
 
+    def page(self, owner: str, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        end = _prefix_end(prefix)
+        assert end is not None, "a part of a state has a name"
+        sql = "SELECT key, value FROM owned WHERE owner = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?"
+        return self.sql.rows(sql, owner, max(prefix, start), end, limit)
+
+    def measure(self, owner: str, prefixes: Sequence[bytes]) -> list[tuple[int, int]]:
+        sql = (
+            "SELECT count(*), coalesce(sum(length(key) + length(value)), 0) FROM owned"
+            " WHERE owner = ? AND key >= ? AND key < ?"
+        )
+        found = [self.sql.rows(sql, owner, prefix, _prefix_end(prefix))[0] for prefix in prefixes]
+        return [(int(count), int(size)) for count, size in found]
+
     def forget(self, scope: str, age_seconds: float, limit: int) -> int:
         return self.sql.run(
             "DELETE FROM seen WHERE number IN"

@@ -60,6 +60,8 @@ class Store(ABC):
     """The dead letters of pipelines that keep them here."""
     place: str = "the state store"
     """What errors call the store: its file, if it has one."""
+    waits: bool = True
+    """False if `look_at_once` can be called."""
 
     async def positions(self, pipeline: str) -> dict[str, bytes]:
         """The last durable position of every source that has one."""
@@ -195,6 +197,10 @@ class Store(ABC):
     @abstractmethod
     async def look(self, work: Callable[[Tables], T]) -> T:
         """Run `work`, which only reads, on what is durable. It may run in another thread."""
+
+    def look_at_once(self, work: Callable[[Tables], T]) -> T:
+        """Do what `look` does, without waiting. Only a store in memory can."""
+        raise NotImplementedError(f"{self.place} must be waited for")
 
     @abstractmethod
     async def pipelines(self) -> list[str]:

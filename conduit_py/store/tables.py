@@ -76,6 +76,18 @@ class Tables(ABC):
     def scan(self, owner: str, prefix: bytes) -> list[tuple[bytes, bytes]]: ...
 
     @abstractmethod
+    def get_all(self, owner: str, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Those of the keys that are there, with their values, in any order."""
+
+    @abstractmethod
+    def page(self, owner: str, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The first keys with this prefix from `start` on, sorted, with their values."""
+
+    @abstractmethod
+    def measure(self, owner: str, prefixes: Sequence[bytes]) -> list[tuple[int, int]]:
+        """For each prefix, how many keys begin with it, and the bytes of those keys and their values."""
+
+    @abstractmethod
     def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
         """Which of the keys are recorded in the scope."""
 

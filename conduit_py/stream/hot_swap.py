@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from conduit_py.errors import RunError
+from conduit_py.errors import FatalError, RunError
 from conduit_py.pipeline import Processor
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.processor_node import ProcessorNode, close_all
@@ -83,6 +83,11 @@ class HotSwap:
         pools: dict[str, WorkerPool] = {}
         try:
             for node, declared in processors.items():
+                state = self._nodes[node].state
+                if state is not None and state.waits:
+                    # Two processors would read and change the part that is in memory in two threads.
+                    what = f"{node} cannot be replaced while it runs: its state is larger than its cache"
+                    raise FatalError(what, suggestion="start the pipeline again")
                 pools[node] = self._nodes[node].new_pool(declared)
                 await pools[node].open()
         except BaseException:

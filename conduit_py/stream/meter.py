@@ -109,6 +109,10 @@ class StateGauge(NamedTuple):
     keys: int
     bytes: int
     watermark: float | None
+    cached: int = 0
+    """How many of the keys are in memory."""
+    reads: int = 0
+    """How many keys were read from the store, because they were not in memory."""
 
 
 class Meter(msgspec.Struct):

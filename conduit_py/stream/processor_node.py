@@ -39,7 +39,7 @@ class ProcessorNode:
 
     def __init__(self, context: NodeContext, declared: Processor, state: State | None = None) -> None:
         self._context = context
-        self._state = state
+        self.state = state
         self._generations = [_Generation({}, self.new_pool(declared))]
         self._usual_kind: type | None = None
         """The type of payloads that left it last: whether it is one need not be asked again."""
@@ -55,7 +55,7 @@ class ProcessorNode:
         """Make workers for this node, not yet opened."""
         self._declared = declared
         self._is_condition = isinstance(declared.processor, DestinationCondition)
-        return WorkerPool(self._context.node, declared, self._context.meter, self._context.rng, self._state)
+        return WorkerPool(self._context.node, declared, self._context.meter, self._context.rng, self.state)
 
     async def open(self) -> None:
         for generation in self._generations:

@@ -147,7 +147,9 @@ class Wiring:
             self.meters[id].queued = fan_in.queued
         for id, state in self._states.items():
             if self._graph.nodes[id].stateful:
-                self.meters[id].state = StateGauge(len(state), state.size, state.watermark)
+                reads = 0 if state.evicted is None else state.evicted.reads
+                gauge = StateGauge(len(state), state.size, state.watermark, state.cached, reads)
+                self.meters[id].state = gauge
         for id, ledger in self.ledgers.items():
             meter, read_at = self.meters[id], ledger.oldest_read_at
             meter.in_flight = ledger.in_flight
@@ -179,6 +181,7 @@ class Wiring:
         state = self._commit.new_state(frozenset(self.outbox) or None)
         if state is not None:
             state.sources = frozenset(each.id for each in sources_above(self._graph, node.id) if _is_read(each))
+            state.cache_bytes = declared.state_cache_bytes
             self._states[node.id] = state
         self.processors[node.id] = self._instruments.new_processor(self._context(node), declared, state)
 

@@ -10,27 +10,16 @@ from typing import Any
 import trio
 
 from conduit_py.batch import Batch
-from conduit_py.errors import ContractBroken, RunError, TransientError
+from conduit_py.errors import ContractBroken, RunError, StateFailed, TransientError
 from conduit_py.pipeline import Processor
+from conduit_py.sdk.evicted_keys import call_reading
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import Defer, State
+from conduit_py.stream import processor_calls
 from conduit_py.stream.meter import DriftCount, Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, ThreadStay, is_async
-from conduit_py.stream.processor_calls import (
-    Results,
-    SameResults,
-    TableChange,
-    finish,
-    on_any,
-    on_batch,
-    on_payloads,
-    on_record,
-    processing_method,
-    where,
-    with_atomic_state,
-    with_retries,
-)
+from conduit_py.stream.processor_calls import Results, SameResults, TableChange, finish, on_payloads
 from conduit_py.stream.worker_process import PARTS, WorkerProcess, worker_processes
 from conduit_py.user_errors import as_plugin_error
 
@@ -59,9 +48,9 @@ class WorkerPool:
         ]
         self.results = self._share_out if declared.workers > 1 else self._run
         if declared.retry.attempts > 1:
-            self.results = with_retries(self.results, declared.retry, meter, rng)
+            self.results = processor_calls.with_retries(self.results, declared.retry, meter, rng)
         if declared.when is not None:
-            self.results = where(declared.when, self.results)
+            self.results = processor_calls.where(declared.when, self.results)
         # A condition and a retry look at the records, so decoding into the type would only cost a way back.
         plain = declared.when is None and declared.retry.attempts == 1
         self.decodes_into = self._workers[0].decodes_into if plain else None
@@ -87,7 +76,8 @@ class WorkerPool:
         except BaseException as error:  # plugin boundary: the processor is the user's
             # An error raised here ends the run. It must name this node, whatever task runs the chain.
             self._errors.translate(error)
-            if not isinstance(error, TransientError):
+            # A state that cannot be read is not the fault of a record: none may be refused for it.
+            if not isinstance(error, TransientError) or isinstance(error, StateFailed):
                 raise
             # As a result, not raised, so that the retry policy applies. The error blames no single record.
             results = [error] * len(batch)
@@ -104,6 +94,8 @@ class WorkerPool:
             with self._errors:
                 return await pending
         except TransientError as error:
+            if isinstance(error, StateFailed):
+                raise
             return [error] * count
         finally:
             self._meter.calls.observe(trio.current_time() - started)
@@ -142,9 +134,8 @@ class ProcessorWorker:
     def __init__(
         self, node: str, processor: ProcessorPlugin[Any], *, always_in_thread: bool = False, state: State | None = None
     ) -> None:
-        self._node = node
+        self._node, self._processor = node, processor
         self._caller = PluginCaller(node, processor)
-        self._processor = processor
         self._by_batch = processor.by_batch or processor.by_table
         self._form = _CallForm(node, processor, state)
         opens = not isinstance(processor, FunctionProcessor) and not self._caller.inherits("open")
@@ -152,10 +143,13 @@ class ProcessorWorker:
         self.stay = ThreadStay()
         # Of the last `run` in the event loop, by a clock that is cheaper than trio's.
         self.started_at = self.seconds = 0.0
-        self.decodes_into = self._form.decodes_into
-        self.takes_payloads = self._form.takes_payloads
+        self.decodes_into, self.takes_payloads = self._form.decodes_into, self._form.takes_payloads
         self.state = self._form.state  # its `enter` is called with a batch before `run`
         self.run = self._way()
+
+    @property
+    def _waits(self) -> bool:
+        return self.state is not None and self.state.waits
 
     def _way(self) -> Callable[[Batch], Results | Awaitable[Results]]:
         if self._form.is_async:
@@ -184,11 +178,13 @@ class ProcessorWorker:
     async def _call_at_edge(self, name: str) -> None:
         """Call `open` or `close` in the thread of `process`: a resource may be usable only where it was opened."""
         method = getattr(self._processor, name)
-        in_thread = self._in_thread and not is_async(method)
+        in_thread = (self._in_thread or self._waits) and not is_async(method)
         await (self._caller.in_thread(method, final=name == "close") if in_thread else self._caller(name))
 
     def _run_each_here(self, batch: Batch) -> Results | Awaitable[Results]:
         """Run in the event loop; a processor that proves slow moves to a thread with the rest of the batch."""
+        if self._waits:
+            return self._run_in_thread(batch)
         call, values = self._form.of(batch)
         results, rest, count, done = SameResults(values), iter(values), len(values), 0
         stay, now = self.stay, self.stay.now
@@ -208,7 +204,9 @@ class ProcessorWorker:
             self._move_to_thread(seconds)
         return results if done == count else self._caller.in_thread(each, call, rest, count - done, results)
 
-    def _run_batch_here(self, batch: Batch) -> Results:
+    def _run_batch_here(self, batch: Batch) -> Results | Awaitable[Results]:
+        if self._waits:
+            return self._run_in_thread(batch)
         self.started_at = self.stay.now()
         results, self.seconds = self.stay.time(self._call_sync, batch)
         if self._processor.blocking is None and self.seconds > self.stay.slow_seconds:
@@ -217,11 +215,11 @@ class ProcessorWorker:
 
     def _move_to_thread(self, seconds: float) -> None:
         self.stay.begin(seconds)
-        self._in_thread = True
-        self.run = self._way()
+        self._in_thread, self.run = True, self._run_in_thread
 
     async def _run_in_thread(self, batch: Batch) -> Results:
-        results, seconds = await self._caller.in_thread(self.stay.time, self._call_sync, batch)
+        call = call_reading(self._call_sync, self.state, self._processor.state_keys)
+        results, seconds = await self._caller.in_thread(self.stay.time, call, batch)
         if self.stay.is_over(seconds):
             self._in_thread = False
             self.run = self._way()
@@ -276,25 +274,27 @@ class _CallForm:
     """What a processor is called with: records, a batch, or payloads, if it takes those and no state or metadata."""
 
     def __init__(self, node: str, processor: ProcessorPlugin[Any], state: State | None) -> None:
-        self._on_payload = self._on_record = call = processing_method(node, processor)
+        self._on_payload = self._on_record = call = processor_calls.processing_method(node, processor)
         self.is_async = is_async(call)
         self.state = state if processor.stateful else None
-        self._by_table = processor.by_table
-        self._by_batch = processor.by_batch or processor.by_table
+        self._by_table, self._by_batch = processor.by_table, processor.by_batch or processor.by_table
         kind, metadata = processor.payload_type, processor.takes_metadata
         self._payload_type = None if metadata or self.state is not None else kind
         self._accepted: type | None = type(self)
         self.takes_payloads = self._payload_type is not None
         self.decodes_into = self._payload_type.decodes_into if self._payload_type is not None else None
         if kind is not None or metadata:
-            adapt = on_batch if self._by_batch else on_record
+            adapt = processor_calls.on_batch if self._by_batch else processor_calls.on_record
             self._on_record = adapt(call, kind, is_async=self.is_async, metadata=metadata)
         if self.state is not None:
             # A function is shared between runs, so it gets the state with every call.
             is_function = isinstance(processor, FunctionProcessor)
+            if self.is_async:
+                # Its `get` runs in the thread of trio, which cannot wait for the store.
+                self.state.cache_bytes = math.inf
             if not is_function:
                 processor.state = self.state
-            self._on_record = with_atomic_state(
+            self._on_record = processor_calls.with_atomic_state(
                 self._on_record, self.state, is_async=self.is_async, passes_state=is_function, defers=processor.defers
             )
 
@@ -315,7 +315,7 @@ class _CallForm:
         if kind.accepts(batch.kind):
             self._accepted = batch.kind
             return self._on_payload, batch.payloads
-        return on_any(self._on_payload, kind.convert, is_async=self.is_async), batch.payloads
+        return processor_calls.on_any(self._on_payload, kind.convert, is_async=self.is_async), batch.payloads
 
 
 def each(call: Callable[[Any], Any], rest: Iterator[Any], count: int, results: SameResults) -> SameResults:

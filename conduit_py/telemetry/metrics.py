@@ -253,6 +253,12 @@ PROCESSOR_DURATION = PROCESSOR.histogram(
 STATE: MetricGroup[StateGauge] = MetricGroup("A processor", NODE, ("processor",), part=lambda meter: meter.state)
 STATE_KEYS = STATE.gauge("conduit_state_keys", "Keys in the state of a processor.", attrgetter("keys"))
 STATE_BYTES = STATE.gauge("conduit_state_bytes", "Keys and values of that state, in bytes.", attrgetter("bytes"))
+STATE_CACHED_KEYS = STATE.gauge(
+    "conduit_state_cached_keys", "Keys of that state that are in memory.", attrgetter("cached")
+)
+STATE_READS = STATE.counter(
+    "conduit_state_reads_total", "Keys of that state that were not in memory, and read.", attrgetter("reads")
+)
 WATERMARK = STATE.gauge(
     "conduit_watermark_timestamp_seconds", "Up to which time of records a window is whole.", attrgetter("watermark")
 )

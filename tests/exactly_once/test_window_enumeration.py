@@ -9,7 +9,7 @@ from conduit_processors import window
 from crash_enumeration import Enumeration
 from exactly_once_scenario import ExactlyOnceScenario, Numbers
 
-from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
+from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.sdk.processor import processor
@@ -29,9 +29,10 @@ class WindowScenario(ExactlyOnceScenario):
 
     SOURCES: tuple[str, ...] = ("left",)
 
-    def __init__(self, kind: str, *, with_home: bool) -> None:
+    def __init__(self, kind: str, *, with_home: bool, cache_bytes: int = 1_000_000) -> None:
         super().__init__(with_home=with_home, count=len(TIMES))
         self._kind = kind
+        self._cache_bytes = cache_bytes
 
     def pipeline(self) -> Pipeline:
         self.runs += 1
@@ -61,7 +62,11 @@ class WindowScenario(ExactlyOnceScenario):
                 Source("left", Numbers(first=100, count=self.count, acked=acked, name="left")),
                 Source("clock", clock.Source(every_seconds=1000)),
             ],
-            processors=[timed, make_window(self._kind), numbered],
+            processors=[
+                timed,
+                Processor("window", make_window(self._kind), state_cache_bytes=self._cache_bytes),
+                numbered,
+            ],
             destinations=[Destination(name, kinds[name](storage=self.storages[name])) for name in names],
             dead_letters=DeadLetters("drop"),
             delivery="exactly_once",
@@ -131,6 +136,14 @@ def test_what_the_windows_give_undisturbed(kind: str) -> None:
 )
 def test_windows_are_exact_when_killed_once(kind: str, with_home: bool) -> None:
     report = Enumeration(lambda: WindowScenario(kind, with_home=with_home)).kill_once()
+
+    assert report.broken == {}
+    assert report.trials >= 40
+
+
+@pytest.mark.parametrize("kind", list(EXPECTED) if ALL else ["sliding"])
+def test_windows_whose_state_is_in_the_store_are_exact_when_killed_once(kind: str) -> None:
+    report = Enumeration(lambda: WindowScenario(kind, with_home=True, cache_bytes=1)).kill_once()
 
     assert report.broken == {}
     assert report.trials >= 40

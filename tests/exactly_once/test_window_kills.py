@@ -9,6 +9,7 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from killed_copies import killed_copies
 from naive_windows import Event, Given, NaiveWindows
 
@@ -17,15 +18,19 @@ RECORDS = 3000
 PIPELINE = """
 from conduit_connectors import clock, file
 from conduit_processors import window
-from conduit_py import Pipeline, TransactionLimits
+from conduit_py import Pipeline, Processor, TransactionLimits
 
 pipeline = Pipeline(
     "sessions",
     sources={"clicks": file.Source(path="in.jsonl", format="json"), "clock": clock.Source(every_seconds=0.05)},
     processors=[
-        window.Session(
-            time="t", key="k", gap_seconds=20, aggregate="all:collect(v)", clock="clock", out_of_order_seconds=5,
-            allowed_lateness_seconds=10, late="pass",
+        Processor(
+            "sessions",
+            window.Session(
+                time="t", key="k", gap_seconds=20, aggregate="all:collect(v)", clock="clock", out_of_order_seconds=5,
+                allowed_lateness_seconds=10, late="pass",
+            ),
+            state_cache_bytes=CACHE_BYTES,
         )
     ],
     destinations={"out": file.Destination(path="out.jsonl", format="opencdc")},
@@ -45,15 +50,17 @@ def clicks() -> list[Event]:
     return events
 
 
-def test_sessions_are_exact_when_their_process_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache_bytes", [1_000_000, 1], ids=["in-memory", "in-the-store"])
+def test_sessions_are_exact_when_their_process_is_killed(tmp_path: Path, cache_bytes: int) -> None:
     events = clicks()
+    pipeline = PIPELINE.replace("CACHE_BYTES", str(cache_bytes))
     model = NaiveWindows(("clicks",), gap=20, slack=5, lateness=10)
     expected = [each for event in [*events, Event("clock", 0, end=True)] for each in model.process(event)]
     content = "".join(json.dumps({"t": each.time, "k": each.key, "v": each.value}) + "\n" for each in events)
 
     killed = 0
     for folder, report in killed_copies(
-        tmp_path, PIPELINE, content, kills=KILLS, points=POINTS, copies_max=KILLS, seconds_max=60 + 20 * KILLS,
+        tmp_path, pipeline, content, kills=KILLS, points=POINTS, copies_max=KILLS, seconds_max=60 + 20 * KILLS,
         preloaded=["conduit_processors.window", "conduit_connectors.clock"],
     ):  # fmt: skip
         killed += report.kills.total()

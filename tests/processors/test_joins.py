@@ -1,5 +1,6 @@
 """Joins against naive models through kills: pairs of two streams, and a table that another source feeds."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -81,6 +82,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
     after=st.integers(0, 6),
     commits=st.lists(st.integers(1, 30), max_size=6),
     kills=st.lists(st.integers(0, 30), max_size=4),
+    cache_bytes=st.sampled_from([math.inf, 1500, 1]),
 )
 def test_an_interval_join_gives_all_pairs_once_through_kills(
     events: list[Event],
@@ -90,13 +92,14 @@ def test_an_interval_join_gives_all_pairs_once_through_kills(
     after: int,
     commits: list[int],
     kills: list[int],
+    cache_bytes: float,
 ) -> None:
     model = NaiveJoin(NaiveTime(("l", "r"), slack, idle), before, after)
     processor = join.Interval(
         left="l", key="k", time="t", before_seconds=before, after_seconds=after, out_of_order_seconds=slack,
         late="pass", clock="clock", idle_seconds=idle,
     )  # fmt: skip
-    killed = KilledProcessor(processor, ["l", "r", "clock"], record_of, pair_of)
+    killed = KilledProcessor(processor, ["l", "r", "clock"], record_of, pair_of, cache_bytes)
 
     shown = killed.run(events, commits, kills)
 
@@ -107,7 +110,7 @@ def test_an_interval_join_gives_all_pairs_once_through_kills(
     if watermark is not None:
         reach = {"l": after, "r": before}
         kept = [e for e in model.seen if e.time + reach[e.source] >= watermark]
-        assert killed.running.count == len(kept)
+        assert killed.running.timers.count == len(kept)
 
 
 def test_sides_and_limits_of_an_interval_join() -> None:

@@ -1,5 +1,6 @@
 """Windows against a naive model: random orders, lateness, ticks, kills and restarts, all as the runtime calls them."""
 
+import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -42,8 +43,10 @@ def record_of(event: Event) -> Record:
     return Record.of({"t": when, "k": event.key, "v": event.value})
 
 
-def killed_window(processor: Processor[Any], sources: Sequence[str]) -> KilledProcessor[Given]:
-    return KilledProcessor(processor, sources, record_of, given_of)
+def killed_window(
+    processor: Processor[Any], sources: Sequence[str], cache_bytes: float = math.inf
+) -> KilledProcessor[Given]:
+    return KilledProcessor(processor, sources, record_of, given_of, cache_bytes)
 
 
 def given_of(record: Record) -> Given:
@@ -107,6 +110,7 @@ def histories(draw: st.DrawFn) -> tuple[tuple[str, ...], list[Event]]:
     idle=st.none() | st.integers(1, 10),
     commits=st.lists(st.integers(1, 30), max_size=6),
     kills=st.lists(st.integers(0, 30), max_size=4),
+    cache_bytes=st.sampled_from([math.inf, 1500, 1]),
 )
 def test_windows_give_what_the_naive_model_gives_through_kills(
     kind: tuple[Callable[..., Processor[Any]], NaiveWindows],
@@ -116,6 +120,7 @@ def test_windows_give_what_the_naive_model_gives_through_kills(
     idle: int | None,
     commits: list[int],
     kills: list[int],
+    cache_bytes: float,
 ) -> None:
     sources, events = history
     make, model = kind
@@ -126,7 +131,7 @@ def test_windows_give_what_the_naive_model_gives_through_kills(
     expected = replace(model, sources=sources, slack=slack, lateness=lateness, idle=idle)
     expected = deepcopy(expected)
 
-    shown = killed_window(processor, [*sources, "clock"]).run(events, commits, kills)
+    shown = killed_window(processor, [*sources, "clock"], cache_bytes).run(events, commits, kills)
 
     assert shown == [each for event in events for each in expected.process(event)]
 
@@ -147,7 +152,7 @@ def test_a_refused_record_leaves_no_trace_in_the_index() -> None:
         killed.process(3, Event("left", 3, "c"))
 
     assert isinstance(killed.running, window.Tumbling)
-    assert killed.running.count == 2
+    assert killed.running.timers.count == 2
     assert len(killed.state) == 3
     assert killed.state.watermark == 2
 

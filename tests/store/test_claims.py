@@ -81,6 +81,28 @@ async def test_state_is_put_read_scanned_and_deleted_per_owner(store: Store) -> 
     assert await returns.scan(b"a/") == [(b"a/1", b"other")]
 
 
+async def test_a_part_of_the_state_is_read_by_keys_and_pages_and_measured(store: Store) -> None:
+    orders = await store.claim("orders")
+    await orders.commit(Changes(1, b"", {f"n\0{number:04}".encode(): b"value" for number in range(1500)}))
+    await orders.commit(Changes(2, b"", {b"m\0x": b"1", b"n\0": b"empty", b"n\0\xc3\xa9": b"", b"o": b"2"}))
+
+    def keys(of: list[tuple[bytes, bytes]]) -> list[bytes]:
+        return [key for key, _ in of]
+
+    wanted = [f"n\0{number:04}".encode() for number in range(0, 3000, 2)]
+    found = await store.look(lambda tables: tables.get_all("orders", wanted))
+    assert sorted(found) == [(key, b"value") for key in wanted[:750]]
+    assert await store.look(lambda tables: tables.get_all("orders", [])) == []
+    assert await store.look(lambda tables: tables.get_all("nobody", wanted)) == []
+    first = await store.look(lambda tables: tables.page("orders", b"n\0", b"n\0", 2))
+    assert first == [(b"n\0", b"empty"), (b"n\x000000", b"value")]
+    last = await store.look(lambda tables: tables.page("orders", b"n\0", b"n\x001499", 9))
+    assert keys(last) == [b"n\x001499", b"n\0\xc3\xa9"]
+    part = await store.look(lambda tables: tables.page("orders", b"n\x0014", b"n\0", 999))
+    assert keys(part) == [f"n\0{number}".encode() for number in range(1400, 1500)]
+    assert await orders.measure([b"n\0", b"m\0", b"x\0"]) == [(1502, 1500 * 11 + 7 + 4), (1, 4), (0, 0)]
+
+
 async def test_a_key_is_seen_once_whoever_records_it_and_the_second_transaction_is_refused_whole(store: Store) -> None:
     orders, returns = await store.claim("orders"), await store.claim("returns")
     await orders.commit(Changes(1, b"one", once=[("ids", b"a"), ("other ids", b"b")]))

@@ -108,6 +108,7 @@ YAML_KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "where": ("where workers run: `thread` (default) or `process`, each in one of its own", OURS),
         "batch-size": ("how many records are processed together; with `batch-seconds`", OURS),
         "batch-seconds": ("how long records wait for others before it", OURS),
+        "state-cache-bytes": ("about how much of its state is in memory; the rest is read from the store", OURS),
         "type": ("the old name of `plugin`", "deprecated too"),
     },
     "pipelines[].dead-letter-queue": {

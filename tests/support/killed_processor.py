@@ -1,5 +1,6 @@
 """KilledProcessor: a processor with state, called as the runtime does, whose process is killed now and then."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,8 @@ T = TypeVar("T")
 class KilledProcessor(Generic[T]):
     """A processor whose transactions commit now and then, and whose process is killed in between.
 
+    With `cache_bytes`, at most so much of its state is in memory, beside what its transactions changed.
+
     A kill loses the processor and its state; the next one begins with what was committed, and gets the
     records since then again.
     """
@@ -26,17 +29,20 @@ class KilledProcessor(Generic[T]):
         sources: Sequence[str],
         record_of: Callable[[Event], Record],
         result_of: Callable[[Record], T],
+        cache_bytes: float = math.inf,
     ) -> None:
         self._record_of = record_of
         self._result_of = result_of
         self._processor = processor
         self._sources = frozenset(sources)
+        self._cache_bytes = cache_bytes
         self._kept: dict[str, bytes] = {}
         self._start()
 
     def _start(self) -> None:
         self.state = State()
-        self.state.load(self._kept, lambda scope, keys: None)  # type: ignore[arg-type, return-value]
+        self.state.cache_bytes = self._cache_bytes
+        self.state.load(self._kept, nothing_seen, DictValues(self._kept))
         self.state.sources = self._sources
         self.running = self._processor.fresh()
         self.running.state = self.state
@@ -68,3 +74,25 @@ class KilledProcessor(Generic[T]):
         return [
             self._result_of(each) for each in ([] if result is None else [result] if type(result) is Record else result)
         ]
+
+
+async def nothing_seen(scope: str, keys: Sequence[bytes]) -> set[bytes]:
+    return set()
+
+
+class DictValues:
+    """What was committed, in a dictionary that the test changes."""
+
+    waits = False
+
+    def __init__(self, values: dict[str, bytes]) -> None:
+        self._values = values
+
+    def read(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
+        return [(key, self._values[key]) for key in keys if key in self._values]
+
+    def page(self, prefix: str, start: str, limit: int) -> list[tuple[str, bytes]]:
+        return sorted(each for each in self._values.items() if each[0].startswith(prefix) and each[0] >= start)[:limit]
+
+    def check(self) -> None:
+        """A dictionary never fails."""

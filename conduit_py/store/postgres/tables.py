@@ -85,6 +85,10 @@ class PostgresTables(SqlTables):
     def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
         return self.record(scope, list(set(keys)))
 
+    def get_all(self, owner: str, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        sql = "SELECT key, value FROM owned WHERE owner = ? AND key = ANY(?::bytea[])"
+        return self.sql.rows(sql, owner, list(keys))
+
     def put(self, owner: str, values: Sequence[tuple[bytes, bytes]]) -> None:
         keys, contents = zip(*values, strict=True)
         self.sql.run(

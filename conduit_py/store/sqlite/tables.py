@@ -88,6 +88,13 @@ class SqliteTables(SqlTables):
             low, high = (number, high) if at < before else (low, middle)
         return int(high)
 
+    def get_all(self, owner: str, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        for chunk in _chunks(keys, _VARIABLES_MAX):
+            sql = f"SELECT key, value FROM owned WHERE owner = ? AND key IN ({_marks(len(chunk))})"
+            found += self.sql.rows(sql, owner, *chunk)
+        return found
+
     def put(self, owner: str, values: Sequence[tuple[bytes, bytes]]) -> None:
         for chunk in _chunks(values, _VARIABLES_MAX // 2):
             self.sql.run(_put(len(chunk)), owner, *(part for row in chunk for part in row))

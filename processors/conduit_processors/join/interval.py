@@ -1,6 +1,5 @@
 """`join.interval` joins records of two streams that have the same key and happened near each other."""
 
-import heapq
 from collections.abc import Mapping
 from typing import Any, ClassVar, Required, Unpack
 
@@ -15,6 +14,7 @@ from conduit_processors.window.event_time import (
     microseconds,
     treat_late,
 )
+from conduit_processors.window.timers import Timers
 from conduit_py.sdk import FatalError, Payload, Processor, Record, RecordRefused, State
 from conduit_py.sdk.template import FieldPath, option_error
 
@@ -77,12 +77,17 @@ class Interval(Processor[IntervalOptions]):
         self._time = EventTime(options, self.state)
         # How far after a record its matches may be, by its side.
         self._reach = {"l": microseconds(options.after_seconds), "r": microseconds(options.before_seconds)}
-        self._due: list[tuple[int, str]] = []
-        self.count = 0
-        for name, kept in self.state.scan("j"):
-            self.count += len(kept)
-            self._due += [(when + self._reach[name[1]], name) for when, _ in kept]
-        heapq.heapify(self._due)
+        self.timers = Timers[str](self.state, str, str, str)
+        """When to forget records of a key. It counts the records that are kept."""
+        for name, kept in () if self.timers.is_stored else self.state.scan("j"):
+            self.timers.count += len(kept)
+            for when, _ in kept:
+                self.timers.add(when + self._reach[name[1]], name)
+        self.timers.begin()
+
+    def state_keys(self, record: Record) -> list[str]:
+        key = "" if self._time.is_tick else key_of(record, self.options.key)
+        return [f"jl{key}", f"jr{key}"]
 
     def process(self, record: Record) -> Record | list[Record] | None:
         if self._time.is_tick:
@@ -96,8 +101,8 @@ class Interval(Processor[IntervalOptions]):
         watermark = self._time.watermark
         if watermark is not None and when < watermark:
             return treat_late(record, options.late, lambda: "is late: records that it matches may be forgotten")
-        if self.count == options.records_max:
-            raise RecordRefused(f"{self.count} records are kept, and records_max={options.records_max}")
+        if self.timers.count >= options.records_max:
+            raise RecordRefused(f"{self.timers.count} records are kept, and records_max={options.records_max}")
         after = record.payload.after
         matches = [
             from_state(each)
@@ -107,19 +112,22 @@ class Interval(Processor[IntervalOptions]):
         name = f"j{side}{key}"
         self.state.put(name, [*self.state.get(name, ()), [when, to_state(after)]])
         # Nothing fails from here on.
-        self.count += 1
-        heapq.heappush(self._due, (when + self._reach[side], name))
+        self.timers.count += 1
+        self.timers.add(when + self._reach[side], name)
         self._time.note(when)
         self._forget()
         return [self._pair(record, after, each, side) for each in matches]
 
     def _forget(self) -> None:
-        watermark = self._time.watermark
-        while watermark is not None and self._due and self._due[0][0] < watermark:
-            name = heapq.heappop(self._due)[1]
+        watermark, head = self._time.watermark, self.timers.head
+        if watermark is None or (head and head[0][0] >= watermark):
+            return
+        for name in self.timers.take(watermark - 1):
             kept = self.state.get(name, ())
             left = [each for each in kept if each[0] + self._reach[name[1]] >= watermark]
-            self.count -= len(kept) - len(left)
+            if len(left) == len(kept):
+                continue
+            self.timers.count -= len(kept) - len(left)
             if left:
                 self.state.put(name, left)
             else:

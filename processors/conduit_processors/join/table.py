@@ -75,6 +75,10 @@ class Table(Processor[TableOptions]):
             raise RecordRefused(f"the table {options.table} has no row for {str(options.key.get(record))[:100]!r}")
         return record if options.missing == "keep" else None
 
+    def state_keys(self, record: Record) -> list[str]:
+        options = self.options
+        return [key_of(record, options.table_key if self.state.source == options.table else options.key)]
+
     def _keep(self, record: Record) -> None:
         name = key_of(record, self.options.table_key)
         if record.operation is Operation.DELETE:

@@ -70,7 +70,7 @@ class _FixedWindows(WindowProcessor[FixedT]):
         for name, (fired, _) in self.state.scan("w"):
             start, _, key = name[1:].partition(":")
             window = Window(int(start) + self._size, int(start), key)
-            self.count += 1
+            self.timers.count += 1
             self.watch_again(window) if fired else self.watch(window)
 
     def add(self, key: str, when: int, values: list[Any]) -> list[Record] | None:
@@ -101,28 +101,31 @@ class _FixedWindows(WindowProcessor[FixedT]):
             if now:
                 results.append(self.result(Window(start + size, start, key), accumulated, again=fired > 0))
         # Nothing fails from here on.
-        self.count += len(new)
+        self.timers.count += len(new)
         for window in new:
             self.watch(window)
         return results
 
+    def state_key(self, window: Window) -> str:
+        return f"w{window.start}:{window.key}"
+
+    def keys_for(self, key: str, when: int) -> list[str]:
+        last = (when - self._align) // self._slide * self._slide + self._align
+        return [f"w{start}:{key}" for start in range(last, when - self._size, -self._slide)]
+
     def close_window(self, window: Window, *, forget: bool) -> list[Record]:
-        name = _name(window)
+        name = self.state_key(window)
         kept = self.state.get(name)
         if kept is None:
             return []
         fired, accumulators = kept
         if forget:
             self.state.delete(name)
-            self.count -= 1
+            self.timers.count -= 1
         else:
             self.state.put(name, [fired or 1, accumulators])
             self.watch_again(window)
         return [] if fired else [self.result(window, accumulators, again=False)]
-
-
-def _name(window: Window) -> str:
-    return f"w{window.start}:{window.key}"
 
 
 class Tumbling(_FixedWindows[TumblingOptions]):

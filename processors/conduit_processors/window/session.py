@@ -51,7 +51,7 @@ class Session(WindowProcessor[SessionOptions]):
         for name, kept in self.state.scan("s"):
             for span in (_Span(*each) for each in kept):
                 window = self._window(name[1:], span)
-                self.count += 1
+                self.timers.count += 1
                 self.watch_again(window) if span.done else self.watch(window)
 
     def add(self, key: str, when: int, values: list[Any]) -> list[Record] | None:
@@ -71,7 +71,7 @@ class Session(WindowProcessor[SessionOptions]):
         rest = [span for span in spans if span not in near]
         self.state.put(f"s{key}", sorted([*rest, merged]))
         # Nothing fails from here on.
-        self.count += 1 - len(near)
+        self.timers.count += 1 - len(near)
         self.watch(window)
         return results
 
@@ -86,6 +86,12 @@ class Session(WindowProcessor[SessionOptions]):
         given = near[0].given if near[0].start == start else 0
         return _Span(start, last, given, False, accumulators)
 
+    def state_key(self, window: Window) -> str:
+        return f"s{window.key}"
+
+    def keys_for(self, key: str, when: int) -> list[str]:
+        return [f"s{key}"]
+
     def close_window(self, window: Window, *, forget: bool) -> list[Record]:
         spans = self._spans(window.key)
         span = next((each for each in spans if self._window(window.key, each) == window), None)
@@ -94,7 +100,7 @@ class Session(WindowProcessor[SessionOptions]):
             return []
         rest = [each for each in spans if each is not span]
         if forget:
-            self.count -= 1
+            self.timers.count -= 1
         else:
             rest = sorted([*rest, span._replace(given=span.given + (not span.done), done=True)])
             self.watch_again(window)

@@ -1,6 +1,5 @@
 """WindowProcessor: what all windows have in common: options, results, and the order in which windows fire."""
 
-import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple, Required, TypeVar
@@ -17,6 +16,7 @@ from conduit_processors.window.event_time import (
     shown,
     treat_late,
 )
+from conduit_processors.window.timers import Timers, time_of, time_text
 from conduit_py.sdk import Operation, Payload, Processor, Record, RecordRefused, State
 from conduit_py.sdk.template import FieldPath, option_error
 
@@ -102,12 +102,11 @@ class WindowProcessor(Processor[OptionsT], ABC):
         self._adders = [aggregate.add for aggregate in options.aggregate.values()]
         self._lateness = microseconds(options.allowed_lateness_seconds)
         self._name = key_name(options.key)
-        self._due: list[tuple[int, Window]] = []
-        """A heap: when to look at a window again, to fire it or to forget it. Some entries are out of date."""
-        self.count = 0
-        """How many windows are in the state."""
-        self.restore()
-        heapq.heapify(self._due)
+        self.timers = Timers(self.state, _text_of, _window_of, self.state_key)
+        """When to look at a window again, to fire it or to forget it. Some are out of date. It counts open windows."""
+        if not self.timers.is_stored:
+            self.restore()
+        self.timers.begin()
 
     def process(self, record: Record) -> Record | list[Record] | None:
         if self._time.is_tick:
@@ -122,16 +121,19 @@ class WindowProcessor(Processor[OptionsT], ABC):
         return self._answer(record, results + self._fire())
 
     def _tick(self, record: Record) -> list[Record]:
-        if self._time.tick(record) and self._due:
+        if self._time.tick(record) and (end := self.timers.last(lambda window: window.end)) is not None:
             # After all records: every open window is at its end.
-            self._time.move_to(max(window.end for _, window in self._due))
+            self._time.move_to(end)
         return self._answer(record, self._fire())
 
     def _fire(self) -> list[Record]:
         """Return the results of the windows whose end the watermark has reached; forget those that are too old."""
-        watermark, results = self._time.watermark, []
-        while watermark is not None and self._due and self._due[0][0] <= watermark:
-            window = heapq.heappop(self._due)[1]
+        watermark, head = self._time.watermark, self.timers.head
+        # Asked here, without a call: for most records none is due.
+        if watermark is None or (head and head[0][0] > watermark):
+            return []
+        results: list[Record] = []
+        for window in self.timers.take(watermark):
             results += self.close_window(window, forget=watermark >= window.end + self._lateness)
         return results
 
@@ -165,16 +167,16 @@ class WindowProcessor(Processor[OptionsT], ABC):
     def watch(self, window: Window) -> None:
         """Fire the window at its end, or forget it if that has passed."""
         due = window.end + self._lateness if self.has_fired(window.end) else window.end
-        heapq.heappush(self._due, (due, window))
+        self.timers.add(due, window)
 
     def watch_again(self, window: Window) -> None:
         """Forget a window that fired when it takes no more records."""
-        heapq.heappush(self._due, (window.end + self._lateness, window))
+        self.timers.add(window.end + self._lateness, window)
 
     def refuse_beyond_limit(self, more: int) -> None:
-        if more > 0 and self.count + more > self.options.windows_max:
+        if more > 0 and self.timers.count + more > self.options.windows_max:
             raise RecordRefused(
-                f"{self.count} windows are open, and windows_max={self.options.windows_max}",
+                f"{self.timers.count} windows are open, and windows_max={self.options.windows_max}",
                 suggestion="raise windows_max, or choose a key with fewer values",
             )
 
@@ -202,9 +204,20 @@ class WindowProcessor(Processor[OptionsT], ABC):
         names = {self._name: key_value(window.key), START: shown(window.start)}
         return Record(b"", Operation.DELETE, {}, dict(names), Payload({**names, END: shown(window.end)}, None))
 
+    def state_keys(self, record: Record) -> list[str]:
+        return [] if self._time.is_tick else self.keys_for(key_of(record, self._key), self._time.of(record))
+
     @abstractmethod
     def restore(self) -> None:
         """Count and watch the windows that are in the state."""
+
+    @abstractmethod
+    def state_key(self, window: Window) -> str:
+        """Return the key of the state that has this window."""
+
+    @abstractmethod
+    def keys_for(self, key: str, when: int) -> list[str]:
+        """Return the keys of the state that `add` reads."""
 
     @abstractmethod
     def add(self, key: str, when: int, values: list[Any]) -> list[Record] | None:
@@ -221,3 +234,11 @@ class WindowProcessor(Processor[OptionsT], ABC):
 def key_name(key: FieldPath | None) -> str:
     """Return the name of the key in results: the last one of its path."""
     return key.names[-1] if key is not None and key.names else "key"
+
+
+def _text_of(window: Window) -> str:
+    return f"{time_text(window.end)}{time_text(window.start)}{window.key}"
+
+
+def _window_of(text: str) -> Window:
+    return Window(time_of(text[:19]), time_of(text[19:38]), text[38:])

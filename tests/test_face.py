@@ -22,7 +22,8 @@ FACE = {
     "conduit_py.sdk": """
         AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json decode_payload
         Defer DestinationConnector DriftCount DuplicateKeys encode_json encode_payload EncodedPositions EndOfSource
-        EndpointSource FatalError Fate FateHandler Fenced Fetched FieldType foreign_position HttpAnswer HttpRequest is_too_deep
+        EndpointSource FatalError Fate FateHandler Fenced Fetched FieldType foreign_position HttpAnswer HttpRequest
+        is_too_deep
         JSON_DEPTH_MAX Lag LazyColumn ManyWriterDestination MapPositions may_repeat_keys MessageId metadata NothingYet
         Operation Options PartId Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor
         processor QueueCounts Reading Record RecordRefused Records Result Rows SchemaField SecretProvider

@@ -126,7 +126,8 @@ async def _probe(pipeline: str, node: str, connector: Connector[Any], seconds: f
     finally:
         calls.close()
     if scope.cancelled_caught:
-        return Probe(pipeline, node, "failed", f"no answer within {seconds:g} s", "check the address and the network")
+        hint = "check the address and the network; --timeout gives it longer"
+        return Probe(pipeline, node, "failed", f"no answer within {seconds:g} s", hint)
     return Probe(pipeline, node, "reached", redact(str(answer or connector_label(connector))))
 
 

@@ -238,7 +238,8 @@ def _new_tap(tap: str, folder: Path, *, as_json: bool) -> ExitCode:
         put_json({"folder": str(folder), "files": [file.name]})
         return ExitCode.OK
     put(f"wrote {file}")
-    put(f"next: write the config of the tap there, then conduit-py check --connect {file} && conduit-py run {file}")
+    checked = f"conduit-py check --connect --timeout 120 {file}"
+    put(f"next: write the config of the tap there, then {checked} && conduit-py run {file}")
     return ExitCode.OK
 
 

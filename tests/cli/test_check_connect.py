@@ -46,7 +46,10 @@ def test_everything_that_cannot_be_reached_is_said_at_once(command: "Command") -
     assert (done.returncode, as_json.returncode, plain.returncode) == (3, 3, 0)
     assert "  shop: reached: orders.jsonl can be read\n" in done.stdout
     assert "  plain: not tried: not supported by Plain\n" in done.stdout
-    assert "  silent: failed: no answer within 0.2 s (check the address and the network)\n" in done.stderr
+    assert (
+        "  silent: failed: no answer within 0.2 s (check the address and the network; --timeout gives it longer)\n"
+        in done.stderr
+    )
     assert "  wrong: failed: ValueError: no such \\x1b[31mhost\n" in done.stderr
     statuses = {each["node"]: each["status"] for each in json.loads(as_json.stdout)["connections"]}
     assert statuses == {

@@ -186,9 +186,10 @@ def run_with_kills(source: singer.Source, folder: Path) -> set[int]:
 def kill_soon(process: subprocess.Popen[bytes], victim: str) -> bool:
     """Kill a process that runs a pipeline, or its tap as soon as it has one. Returns False if it ended before."""
     while process.poll() is None:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         with suppress(OSError):
-            taps = children.read_text().split()
+            # Of every thread: the source starts its tap in one of its own.
+            children = Path(f"/proc/{process.pid}/task").glob("*/children")
+            taps = [child for each in children for child in each.read_text().split()]
             if victim == "reader" or taps:
                 os.kill(process.pid if victim == "reader" else int(taps[0]), signal.SIGKILL)
                 return True

@@ -18,10 +18,10 @@ from conduit_py.lazy_names import lazy_names
 from conduit_py.wire_error import ServerRefused, WireError
 
 if TYPE_CHECKING:
-    from conduit_py.client_api import Api, DroppedEvent, FleetEvent, LetterFilter, PipelineEvent, RecordEvent
+    from conduit_py.client_api import Api, DroppedEvent, FleetEvent, LetterSelection, PipelineEvent, RecordEvent
 
 # On first use: these import the server, which the commands do without.
-_LATE = ("Api", "DroppedEvent", "FleetEvent", "LetterFilter", "PipelineEvent", "RecordEvent")
+_LATE = ("Api", "DroppedEvent", "FleetEvent", "LetterSelection", "PipelineEvent", "RecordEvent")
 __all__ = [
     "Api",
     "AsyncClient",
@@ -29,7 +29,7 @@ __all__ = [
     "Client",
     "DroppedEvent",
     "FleetEvent",
-    "LetterFilter",
+    "LetterSelection",
     "PipelineEvent",
     "RecordEvent",
     "ServerRefused",
@@ -193,7 +193,7 @@ class Client(_Answers):
             if not _has_events(response):
                 response.read()
                 raise self._refusal(response)
-            events = _Events()
+            events = _EventLines()
             for line in response.iter_lines():
                 if event := events.read(line):
                     yield event
@@ -230,7 +230,7 @@ class AsyncClient(_Answers):
 
     async def follow(self, stream: Stream[AnswerT]) -> AsyncGenerator[AnswerT, None]:
         """The events of a stream of `Api`, until the server ends it. Close it, as with `contextlib.aclosing`."""
-        events = _Events()
+        events = _EventLines()
         with self._reaching():
             async with self._http.stream("GET", _path(stream.path), params=stream.query) as response:
                 if not _has_events(response):
@@ -246,7 +246,7 @@ def _has_events(response: httpx2.Response) -> bool:
     return bool(response.headers.get("content-type", "").partition(";")[0] == "text/event-stream")
 
 
-class _Events:
+class _EventLines:
     """Takes server-sent events apart, line by line."""
 
     def __init__(self) -> None:

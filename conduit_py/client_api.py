@@ -25,10 +25,10 @@ from conduit_py.server.views import (
     SnapshotView,
 )
 
-__all__ = ["Api", "DroppedEvent", "FleetEvent", "LetterFilter", "PipelineEvent", "RecordEvent"]
+__all__ = ["Api", "DroppedEvent", "FleetEvent", "LetterSelection", "PipelineEvent", "RecordEvent"]
 
 
-class LetterFilter(TypedDict, total=False):
+class LetterSelection(TypedDict, total=False):
     """Selects dead letters: those that match every field that is given. Times are in seconds since 1970."""
 
     pipeline: str
@@ -126,14 +126,14 @@ class Api:
 
     @staticmethod
     def dead_letters(
-        which: LetterFilter | None = None, *, cursor: int | None = None, limit: int = defaults.LETTERS_LISTED
+        which: LetterSelection | None = None, *, cursor: int | None = None, limit: int = defaults.LETTERS_LISTED
     ) -> Call[LettersView]:
         """A page of dead letters without their records, the newest first. `cursor` is `next` of the page before."""
         page = {"limit": limit} if cursor is None else {"limit": limit, "cursor": cursor}
         return Call(LettersView, "GET", ("dead-letters",), query={**(which or {}), **page})
 
     @staticmethod
-    def causes(which: LetterFilter | None = None) -> Call[CausesView]:
+    def causes(which: LetterSelection | None = None) -> Call[CausesView]:
         """How many dead letters there are by node and cause, the most frequent first."""
         return Call(CausesView, "GET", ("dead-letters", "causes"), query=which)
 
@@ -150,14 +150,14 @@ class Api:
 
     @staticmethod
     def replay_dead_letters(
-        which: LetterFilter | Sequence[str], *, destinations: Sequence[str] | None = None, dry_run: bool = False
+        which: LetterSelection | Sequence[str], *, destinations: Sequence[str] | None = None, dry_run: bool = False
     ) -> Call[LetterReplayView]:
         """Send dead letters again, by their ids or all that match; an empty filter matches every one."""
         only = {} if destinations is None else {"destinations": list(destinations)}
         return Call(LetterReplayView, "POST", ("dead-letters", "replay"), {**_which(which), **only, "dry_run": dry_run})
 
     @staticmethod
-    def discard_dead_letters(which: LetterFilter | Sequence[str], *, dry_run: bool = False) -> Call[DiscardView]:
+    def discard_dead_letters(which: LetterSelection | Sequence[str], *, dry_run: bool = False) -> Call[DiscardView]:
         """Forget dead letters for good, by their ids or all that match; an empty filter matches every one."""
         return Call(DiscardView, "POST", ("dead-letters", "discard"), {**_which(which), "dry_run": dry_run})
 
@@ -188,5 +188,5 @@ class Api:
         return Stream({"record": RecordEvent, "dropped": DroppedEvent}, path, query)
 
 
-def _which(which: LetterFilter | Sequence[str]) -> dict[str, Any]:
+def _which(which: LetterSelection | Sequence[str]) -> dict[str, Any]:
     return {"filter": which} if isinstance(which, Mapping) else {"ids": list(which)}

@@ -24,7 +24,8 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, get_current_span, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Link, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace.propagation import get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from conduit_py import __version__, metadata
@@ -50,8 +51,9 @@ log = logging.getLogger("conduit_py")
 LOGGERS = ("conduit_py", "conduit_connectors", "conduit_processors")
 END_SECONDS = 2.0
 """How long the end of a process waits for the last exports. A collector that is gone must not hold up a stop."""
-RECORDS_LOOKED_AT_MAX = 128
-LINKS_MAX = 16
+RECORDS_LOOKED_AT_MAX, LINKS_MAX = 128, 16
+BATCHES_AT_ONCE, BATCHES_PER_SECOND = 64, 20.0
+"""A run has spans of so many batches at most, and of all that are in a trace already: a span costs 50 records."""
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -72,8 +74,9 @@ async def open_telemetry(collect: Callable[[OtlpMetrics], object]) -> AsyncItera
             log.warning("metrics could not be sent", exc_info=True)
 
     async def send_often() -> None:
+        text = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
         while True:
-            await trio.sleep(_interval_seconds())
+            await trio.sleep(max(int(text) / 1000, 0.1) if text.isdecimal() else 60.0)
             await send()
 
     try:
@@ -118,11 +121,6 @@ def _exports(variable: str) -> bool:
     return os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true" and os.environ.get(variable, "otlp") != "none"
 
 
-def _interval_seconds() -> float:
-    text = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
-    return max(int(text) / 1000, 0.1) if text.isdecimal() else 60.0
-
-
 class TraceInstruments(Instruments):
     """Traces one run: a span for each batch from its read to its ack, with one below it for each node that has it.
 
@@ -132,6 +130,7 @@ class TraceInstruments(Instruments):
     def __init__(self, tracer: Tracer, pipeline: str) -> None:
         self.tracer = tracer
         self._pipeline = pipeline
+        self._allowed, self._counted_at = float(BATCHES_AT_ONCE), trio.current_time()
         self.open: dict[tuple[str, int], Span] = {}
         """By source and first sequence, the span of each batch that is not released."""
         self.traces: dict[str, list[Context]] = {}
@@ -163,6 +162,11 @@ class TraceInstruments(Instruments):
 
     def begin_batch(self, source: str, first: int, records: int, read_at: float) -> None:
         traces = self.traces.pop(source, [])
+        self._allowed = min(self._allowed + (read_at - self._counted_at) * BATCHES_PER_SECOND, BATCHES_AT_ONCE)
+        self._counted_at = read_at
+        if self._allowed < 1 and not traces:
+            return
+        self._allowed -= 1
         links = [Link(get_current_span(each).get_span_context()) for each in traces]
         attributes = self._attributes(source) | {"messaging.batch.message_count": records}
         # In the trace of its records if that is one; a batch of several traces has a trace of its own, with links.
@@ -178,9 +182,10 @@ class TraceInstruments(Instruments):
 
     def begin_step(self, step: str, node: str, span: BatchSpan, records: int) -> Span:
         """Begin a span of a node below that of the batch."""
-        above = self.open.get((span.source, span.first))
+        if (above := self.open.get((span.source, span.first))) is None:
+            return INVALID_SPAN
         attributes = self._attributes(node) | {"messaging.batch.message_count": records}
-        context = Context() if above is None else set_span_in_context(above, Context())
+        context = set_span_in_context(above, Context())
         links = self._links(span.parts)
         kind = SpanKind.PRODUCER if step == "write" else SpanKind.INTERNAL
         return self.tracer.start_span(f"{step} {node}", context, kind, attributes, links[1:])
@@ -285,10 +290,6 @@ class TracedProcessor(ProcessorNode):
         with _ending(span):
             return await applied
 
-    async def apply_in_part(self, batch: Batch) -> tuple[Batch, Batch]:
-        with _ending(self._tracing.begin_step("process", self._context.node, batch.span, batch.count)):
-            return await super().apply_in_part(batch)
-
 
 class TracedWrites(PluginCaller):
     """Calls a destination, with a span for each write."""
@@ -340,7 +341,6 @@ class LogHandler(logging.Handler):
             line = LogRecord(
                 timestamp=int(record.created * 1e9),
                 severity_text=record.levelname,
-                # 5 is DEBUG and 21 FATAL; ours are 10 to 50, in steps of 10.
                 severity_number=SeverityNumber(min(max(record.levelno // 10 * 4 + 1, 1), 21)),
                 body=redact(record.getMessage()),
                 attributes={name: redact(str(fact)) for name, fact in facts.items() if fact is not None},

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _LATE = ("Api", "DroppedEvent", "FleetEvent", "LetterSelection", "PipelineEvent", "RecordEvent")
 __all__ = [
     "Api",
+    "ApiCall",
     "AsyncClient",
-    "Call",
     "Client",
     "DroppedEvent",
     "FleetEvent",
@@ -50,7 +50,7 @@ class ServerUnreachable(EnvironmentUnfit):
 
 
 @dataclass(frozen=True)
-class Call(Generic[AnswerT]):
+class ApiCall(Generic[AnswerT]):
     """A request below `/api/v1/`, and the type of its answer."""
 
     answer: type[AnswerT]
@@ -167,7 +167,7 @@ class Client(_Answers):
     def close(self) -> None:
         self._http.close()
 
-    def ask(self, call: Call[AnswerT]) -> AnswerT:
+    def ask(self, call: ApiCall[AnswerT]) -> AnswerT:
         """Send a request of `Api` and return the answer."""
         return self._typed(call.answer, self.request(call.method, *call.path, body=call.body, query=call.query))
 
@@ -222,7 +222,7 @@ class AsyncClient(_Answers):
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def ask(self, call: Call[AnswerT]) -> AnswerT:
+    async def ask(self, call: ApiCall[AnswerT]) -> AnswerT:
         """Send a request of `Api` and return the answer."""
         with self._reaching():
             response = await self._http.request(call.method, _path(call.path), json=call.body, params=call.query)

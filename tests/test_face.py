@@ -20,7 +20,7 @@ FACE = {
         Spark State Status TransactionLimits TransientError
     """,
     "conduit_py.client": """
-        Api AsyncClient Call Client DroppedEvent FleetEvent LetterSelection PipelineEvent RecordEvent ServerRefused
+        Api ApiCall AsyncClient Client DroppedEvent FleetEvent LetterSelection PipelineEvent RecordEvent ServerRefused
         ServerUnreachable Stream
     """,
     "conduit_py.sdk": """

@@ -13,8 +13,8 @@ import httpx2
 import trio
 
 from conduit_py.cli.errors import print_error_as_json
-from conduit_py.cli.project_state import choose_state
 from conduit_py.cli.server_commands import ServerCall, StateCall
+from conduit_py.cli.state import choose_state
 from conduit_py.client import Client
 from conduit_py.errors import ConduitError, EnvironmentUnfit
 from conduit_py.wire_error import WireError

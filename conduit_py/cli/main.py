@@ -250,7 +250,7 @@ def doctor(
     Nothing is started, and no other machine is contacted. The exit code is 0 unless something must be fixed.
     """
     from conduit_py.cli.doctor import DoctorOptions, run_checks
-    from conduit_py.cli.project_state import choose_state
+    from conduit_py.cli.state import choose_state
 
     if pipelines is None and Path("pipelines").is_dir():
         pipelines = Path("pipelines")

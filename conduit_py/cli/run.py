@@ -18,8 +18,8 @@ from conduit_py.cli.check import error_fields, load_with_graphs, require_engines
 from conduit_py.cli.display import Display, choose_display
 from conduit_py.cli.errors import exit_code_of
 from conduit_py.cli.output import ExitCode, log_to_stderr, put_json
-from conduit_py.cli.project_state import choose_state, claim_ids
 from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
+from conduit_py.cli.state import choose_state, claim_ids
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
 from conduit_py.graph.compile import compile_pipeline

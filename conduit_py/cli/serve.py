@@ -20,8 +20,8 @@ from conduit_py.child.pool import ProcessPool
 from conduit_py.child.program import CHILD_OBSERVER
 from conduit_py.cli.errors import short_text
 from conduit_py.cli.output import ExitCode, LogFormat, log_for_server, put
-from conduit_py.cli.project_state import choose_state, claim_ids
 from conduit_py.cli.run import observing, require_observers, stop_on_signal
+from conduit_py.cli.state import choose_state, claim_ids
 from conduit_py.config.definitions import Definitions, LoadedFiles
 from conduit_py.errors import EnvironmentUnfit, describe
 from conduit_py.lifecycle.fleet import Fleet

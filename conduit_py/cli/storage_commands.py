@@ -38,7 +38,7 @@ def _check_letters(_: Any, ids: tuple[str, ...]) -> None:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class LetterSelection:
+class LetterOptions:
     """The options that select letters: those that match all of them."""
 
     pipeline: Annotated[str | None, Parameter(help="only of this pipeline")] = None
@@ -62,7 +62,7 @@ class LetterSelection:
         return said | {name: parse_time(said[name]).timestamp() for name in ("since", "until") if name in said}
 
 
-ALL = LetterSelection()
+ALL = LetterOptions()
 
 LetterId = Annotated[str, Parameter(help="id of the letter", validator=_check_letter)]
 LetterIds = Annotated[
@@ -73,7 +73,7 @@ All = Annotated[bool, Parameter(name="--all", help="every letter")]
 
 
 def _check_selection(
-    *, ids: tuple[str, ...] = (), which: LetterSelection = ALL, all_letters: bool = False, **_: Any
+    *, ids: tuple[str, ...] = (), which: LetterOptions = ALL, all_letters: bool = False, **_: Any
 ) -> None:
     """Refuse a command that selects nothing explicitly."""
     # A forgotten option must not replay or discard everything; that needs --all.
@@ -87,7 +87,7 @@ def _check_selection(
 @dlq.command(name="list", sort_key=1)
 def list_letters(
     *,
-    which: LetterSelection = ALL,
+    which: LetterOptions = ALL,
     causes: Annotated[bool, Parameter(help="count them by node and cause instead")] = False,
     limit: Annotated[
         int, Parameter(help="the most letters to list", show_default=True, validator=validators.Number(gte=1))
@@ -132,7 +132,7 @@ def replay(
     ids: LetterIds = (),
     /,
     *,
-    which: LetterSelection = ALL,
+    which: LetterOptions = ALL,
     all_letters: All = False,
     to: Annotated[
         tuple[str, ...], Parameter(help="only to this destination, of those that refused it", negative="")
@@ -151,7 +151,7 @@ def discard(
     ids: LetterIds = (),
     /,
     *,
-    which: LetterSelection = ALL,
+    which: LetterOptions = ALL,
     all_letters: All = False,
     dry_run: DryRun = False,
     yes: Annotated[bool, Parameter(help="discard without confirmation")] = False,

@@ -14,7 +14,7 @@ import pytest
 import trio
 from pydantic import TypeAdapter
 
-from conduit_py.client import Api, AsyncClient, Call, Client, ServerRefused, ServerUnreachable, Stream
+from conduit_py.client import Api, ApiCall, AsyncClient, Client, ServerRefused, ServerUnreachable, Stream
 from conduit_py.errors import ConduitError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ OTHERS = {("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics")}
 """For probes and Prometheus, not for the client."""
 
 
-def made(name: str) -> tuple[Call[Any] | Stream[Any], dict[str, str]]:
+def made(name: str) -> tuple[ApiCall[Any] | Stream[Any], dict[str, str]]:
     """A request with every argument, and the values of those that are texts."""
     function = CALLS[name].__func__
     texts = {each: f"<{each}>" for each in inspect.signature(function).parameters if each not in ARGUMENTS}
@@ -55,7 +55,7 @@ def made(name: str) -> tuple[Call[Any] | Stream[Any], dict[str, str]]:
     if name in ("dead_letters", "causes"):
         given["which"] = {"pipeline": "p", "when": "true"}
     request = function(**given)
-    assert isinstance(request, Call | Stream)
+    assert isinstance(request, ApiCall | Stream)
     return request, texts
 
 
@@ -65,10 +65,10 @@ async def document(open_site: "OpenSite") -> dict[str, Any]:
         return site.app.openapi()
 
 
-def operation_of(request: Call[Any] | Stream[Any], document: dict[str, Any]) -> tuple[str, str]:
+def operation_of(request: ApiCall[Any] | Stream[Any], document: dict[str, Any]) -> tuple[str, str]:
     """The method and the path of the document that answer a request."""
     path = "/api/v1/" + "/".join(request.path)
-    method = request.method.lower() if isinstance(request, Call) else "get"
+    method = request.method.lower() if isinstance(request, ApiCall) else "get"
     fit = [
         each
         for each in document["paths"]
@@ -93,8 +93,8 @@ async def test_a_request_is_as_the_document_wants_it(name: str, document: dict[s
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
 
     assert set(request.query or {}) <= queries
-    assert (request.body is not None) == (body is not None) if isinstance(request, Call) else body is None
-    if isinstance(request, Call) and body is not None:
+    assert (request.body is not None) == (body is not None) if isinstance(request, ApiCall) else body is None
+    if isinstance(request, ApiCall) and body is not None:
         assert any(set(request.body or {}) <= fields for fields in fields_of(body, document))
 
 
@@ -105,10 +105,10 @@ def fields_of(schema: dict[str, Any], document: dict[str, Any]) -> Iterator[set[
             yield set(document["components"]["schemas"][each["$ref"].rpartition("/")[2]]["properties"])
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if isinstance(made(name)[0], Call)])
+@pytest.mark.parametrize("name", [name for name in CALLS if isinstance(made(name)[0], ApiCall)])
 async def test_the_type_of_an_answer_is_that_of_the_document(name: str, document: dict[str, Any]) -> None:
     request, _ = made(name)
-    assert isinstance(request, Call)
+    assert isinstance(request, ApiCall)
     method, path = operation_of(request, document)
     answers = [each for code, each in document["paths"][path][method]["responses"].items() if code.startswith("2")]
     [schema] = [each["content"]["application/json"]["schema"] for each in answers]

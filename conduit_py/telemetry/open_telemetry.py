@@ -53,7 +53,7 @@ END_SECONDS = 2.0
 """How long the end of a process waits for the last exports. A collector that is gone must not hold up a stop."""
 RECORDS_LOOKED_AT_MAX, LINKS_MAX = 128, 16
 BATCHES_AT_ONCE, BATCHES_PER_SECOND = 64, 20.0
-"""A run has spans of so many batches at most, and of all that are in a trace already: a span costs 50 records."""
+"""A run has spans of so many batches at most, and of all that are in a trace already: a span costs many records."""
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 

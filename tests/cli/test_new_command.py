@@ -69,7 +69,7 @@ def test_a_pipeline_with_a_tap_is_written_and_runs(command: "Command") -> None:
     ran = command("run", "pipelines/tap_shop.py")
 
     assert written.returncode == 0
-    assert "conduit-py check --connect pipelines/tap_shop.py" in written.stdout
+    assert "conduit-py check --connect --timeout 120 pipelines/tap_shop.py" in written.stdout
     assert "1 of 2 streams are selected" in asked.stdout
     assert ran.returncode == 0, ran.stderr
     with closing(sqlite3.connect(command.folder / "tap-shop.db")) as database:

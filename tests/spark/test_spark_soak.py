@@ -232,7 +232,9 @@ def test_every_record_is_there_once_whatever_was_killed(
         n for n in range(RECORDS) if not driver.is_filtered(n) and driver.is_refused(n)
     ]
     assert all(kills[what] >= LIVES for what in ("executor", "driver"))
-    assert min(kills["worker"], kills["Python worker"], kills["zombie"]) >= 1
+    assert min(kills["worker"], kills["Python worker"]) >= 1
+    # In one life chance decides whether a worker survives its daemon. A long run has a zombie.
+    assert kills["zombie"] >= 1 or LIVES < 3
 
 
 def expected() -> Iterator[Row]:

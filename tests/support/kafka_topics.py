@@ -1,6 +1,7 @@
 """Topics of a real Kafka for tests: created, filled and read back with the client library alone."""
 
 import ctypes
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ class KafkaTopics:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         [created] = self._admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
         created.result(60)
+        # The controller has it then, and the broker soon after.
+        while name not in self._admin.list_topics(timeout=60).topics:
+            time.sleep(0.01)
         return name
 
     def fill(self, topic: str, values: Iterable[bytes | None], *, keys: int = 0, first: int = 0) -> None:

@@ -146,8 +146,7 @@ PIPELINE = Board(
             lines(
                 "Waiting for the store",
                 "percentunit",
-                "The share of time that a source waited for the store to save its position: near 100 % the disk, or "
-                "the database of the state, sets the speed.",
+                "How long a source waited for the store to save its position: near 100 % the store sets the speed.",
                 (share_of_time(metrics.WAITING, f'{OF_PIPELINE}, reason="store"', by="pipeline_name, node"), BY_NODE),
             ),
         ),
@@ -155,15 +154,21 @@ PIPELINE = Board(
             lines(
                 "Keys of state",
                 "short",
-                "Keys that each processor with state keeps. One that only grows has windows that never close, or keys "
-                "that nobody forgets.",
+                "Keys that each processor keeps. One that only grows never closes windows. Fewer are in memory.",
                 (now(metrics.STATE_KEYS, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
+                (now(metrics.STATE_CACHED_KEYS, OF_PIPELINE, by="pipeline_name, node"), f"{BY_NODE} in memory"),
             ),
             lines(
                 "Bytes of state",
                 "bytes",
-                "Keys and values of that state, which are in memory.",
+                "Keys and values of that state.",
                 (now(metrics.STATE_BYTES, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
+            ),
+            lines(
+                "Keys read from the store",
+                "cps",
+                "Keys of a state that were not in memory. Many of them set the speed: a larger cache needs fewer.",
+                (rate(metrics.STATE_READS, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
             ),
             lines(
                 "Watermark behind the clock",

@@ -1,14 +1,18 @@
 """MQTT with a real Mosquitto: the destination, the session behind the source, and both while it is killed."""
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import paho.mqtt.client as paho
 import pytest
 import trio
+from breakable_relay import BreakableRelay
 from broker_kills import COUNT, ReadNumbers, in_first_order, write_through_a_kill, writing_to
 from broker_servers import MosquittoServer
 from conduit_connectors import mqtt
@@ -246,14 +250,37 @@ async def test_the_example(mosquitto: MosquittoServer, tmp_path: Path, monkeypat
     assert [number for number in range(100) if f'"n":{number},' not in out.read_text()] == []
 
 
+class SavedThenKilled(NamedTuple):
+    """Mosquitto acks a message before it is on its disk. So it is cut off, saves what it acked, and is killed then."""
+
+    server: MosquittoServer
+    relay: BreakableRelay
+
+    def kill(self) -> None:
+        self.relay.kill()
+        saved = self.server.folder / "mosquitto.db"
+        before = saved.stat().st_mtime_ns
+        os.kill(self.server.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + 300
+        while saved.stat().st_mtime_ns == before:
+            assert time.monotonic() < deadline, "it does not save"
+            time.sleep(0.01)
+        self.server.kill()
+
+    def start(self) -> None:
+        self.server.start()
+        self.relay.start()
+
+
 async def test_killed_while_it_is_written_to_and_read_from(tmp_path: Path) -> None:
-    with MosquittoServer.started() as server:
+    with MosquittoServer.started() as server, BreakableRelay(server.port) as relay:
         # The session must be there before the first message: without it the broker drops what nobody wants.
         await trio.to_thread.run_sync(lambda: opened(server, "numbers").close())
         source = mqtt.Source(url=server.url, topics=["numbers"], client_id="numbers")
         reading = ReadNumbers(source, tmp_path, "at_least_once")
-        writing = writing_to(mqtt.Destination(url=server.url, topic="numbers"), "at_least_once")
-        written = await write_through_a_kill(server, writing, reading.numbers, tmp_path, beside=reading.pipeline)
+        writing = writing_to(mqtt.Destination(url=f"mqtt://127.0.0.1:{relay.port}", topic="numbers"), "at_least_once")
+        mortal = SavedThenKilled(server, relay)
+        written = await write_through_a_kill(mortal, writing, reading.numbers, tmp_path, beside=reading.pipeline)
         await until(lambda: len(in_first_order(reading.numbers())) == COUNT)
 
     assert sorted(in_first_order(written)) == list(range(COUNT))

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 import pytest
 import trio
-from breakable_relay import BreakableRelay
 from conduit_connectors import file, generator
 from waiting import until
 
@@ -51,8 +50,16 @@ class ReadNumbers:
         return [msgspec.json.decode(line)["n"] for line in lines]
 
 
+class Killable(Protocol):
+    """A server, or what leads to one."""
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
 async def write_through_a_kill(
-    server: LoopbackService | BreakableRelay,
+    server: Killable,
     pipeline: Pipeline,
     stored: Callable[[], list[int]],
     folder: Path,

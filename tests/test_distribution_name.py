@@ -75,7 +75,9 @@ def test_nothing_tells_a_user_to_install_the_foreign_package() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in texts()
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        # The whole text first: to search a million lines one by one takes ten times as long.
+        if NAMES_IT.search(text := path.read_text(errors="replace"))
+        for number, line in enumerate(text.splitlines(), 1)
         if NAMES_IT.search(line)
     ]
 

@@ -2,6 +2,7 @@
 
 import builtins
 import hashlib
+import os
 import pkgutil
 import re
 import sys
@@ -152,23 +153,25 @@ def _make_importable(directory: Path) -> None:
 
 def _forget_namesakes(directory: Path) -> None:
     """Two pipeline files in different folders may each have a `lookup.py`; each must import its own."""
-    foreign = {Path(folder) for folder in _directories} - {directory}
+    foreign = {*_directories} - {str(directory)}
     if not foreign:
         return
-    # A copy: entries are deleted below, and other threads may import meanwhile.
-    for name, module in list(sys.modules.items()):
-        top = sys.modules.get(name.partition(".")[0], module)
-        if _folder_of(top) in foreign and _beside(directory, name.partition(".")[0]):
+    # Copies: entries are deleted below, and other threads may import meanwhile. Folders as texts, of top-level modules
+    # only: a large process has thousands of modules, and a server loads hundreds of files.
+    tops = [name for name, module in list(sys.modules.items()) if "." not in name and _folder_of(module) in foreign]
+    hidden = {name for name in tops if _beside(directory, name)}
+    for name in list(sys.modules) if hidden else ():
+        if name.partition(".")[0] in hidden:
             del sys.modules[name]
 
 
-def _folder_of(module: ModuleType) -> Path | None:
+def _folder_of(module: ModuleType) -> str | None:
     """The folder that contains a top-level module or package."""
     origin = getattr(module, "__file__", None)
     if origin is None:
         return None
-    parent = Path(origin).parent
-    return parent.parent if hasattr(module, "__path__") else parent
+    parent = os.path.dirname(origin)
+    return os.path.dirname(parent) if hasattr(module, "__path__") else parent
 
 
 def _beside(directory: Path, name: str) -> bool:
@@ -225,7 +228,8 @@ _OUR_PACKAGES = ("conduit_py", "conduit_connectors", "conduit_processors")
 
 def _import_hint(error: ImportError, path: Path) -> str | None:
     top = (error.name or "").partition(".")[0]
-    if not top or not _beside(path.parent, top) or _folder_of(sys.modules.get(top, ModuleType(top))) == path.parent:
+    imported = sys.modules.get(top, ModuleType(top))
+    if not top or not _beside(path.parent, top) or _folder_of(imported) == str(path.parent):
         return _spelling_hint(error)
     return f"the {top} beside the file is not the one imported: rename it, the installed one comes first"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conduit_py.config import python_file
 from conduit_py.config.load import load_file
 from conduit_py.config.python_file import FileInvalid, choose, load_pipelines
 from conduit_py.errors import EnvironmentUnfit, Problem
@@ -90,7 +91,11 @@ def test_files_in_two_folders_each_get_their_own_module_of_one_name(tmp_path: Pa
     assert [load_pipelines(file)[0].id for file in (*files, *files)] == ["in-a", "in-b", "in-a", "in-b"]
 
 
-def test_loading_changes_nothing_but_the_end_of_the_module_path(tmp_path: Path) -> None:
+def test_loading_changes_nothing_but_the_end_of_the_module_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The folders of files that other tests have loaded come behind those of later ones.
+    monkeypatch.setattr(python_file, "_directories", [])
     before = list(sys.path)
     file = written(tmp_path, EMPTY.format(name="p", id="x"))
     load_pipelines(file)

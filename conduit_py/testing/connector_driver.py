@@ -320,12 +320,14 @@ async def leaves_nothing_behind(live: Callable[[list[object]], Awaitable[None]])
     # gone once, each for itself: a thread of somebody else in this process may come and go at any look.
     left, open_files = _threads() - threads, _files() - files
     deadline = time.monotonic() + END_SECONDS
-    pause, generation = 0.05, 0
+    pause, looks = 0.05, 0
     while (left or open_files > 0) and time.monotonic() < deadline:
-        # Mostly a thread only needs the pause. A look at all objects of a large process takes longer than that.
-        gc.collect(generation)
+        # Mostly a thread only needs the pause. To look at all objects of a large process takes longer than that: once
+        # at first, and again at the end, for what a thread left that ended late.
+        if looks <= 2 or pause > 1:
+            gc.collect(min(looks, 2))
         await trio.sleep(pause)
-        pause, generation = 1.5 * pause, min(generation + 1, 2)
+        pause, looks = 1.5 * pause, looks + 1
         left, open_files = left and _threads() - threads, min(open_files, _files() - files)
     require(not left, f"{len(left)} threads are left behind by three runs")
     require(open_files <= 0, f"{open_files} open files are left behind by three runs")

@@ -59,10 +59,16 @@ def made(name: str) -> tuple[ApiCall[Any] | Stream[Any], dict[str, str]]:
     return request, texts
 
 
+_documents: list[dict[str, Any]] = []
+
+
 @pytest.fixture
 async def document(open_site: "OpenSite") -> dict[str, Any]:
-    async with open_site() as site:
-        return site.app.openapi()
+    # Made once: it depends on nothing but the code, and takes longer than any test that looks at it.
+    if not _documents:
+        async with open_site() as site:
+            _documents.append(site.app.openapi())
+    return _documents[0]
 
 
 def operation_of(request: ApiCall[Any] | Stream[Any], document: dict[str, Any]) -> tuple[str, str]:

@@ -70,12 +70,23 @@ def fifo(endpoint: str, queue_name: str) -> Iterator[SqsQueue]:
     made.close()
 
 
-def fifo_to_fill(fifo: SqsQueue) -> tuple[sqs.Destination, Callable[[], list[Any]]]:
+def fifo_to_fill(endpoint: str, name: str) -> Iterator[tuple[sqs.Destination, Callable[[], list[Any]]]]:
+    fifo = SqsQueue(endpoint, f"{name}.fifo")
     destination = fifo.make(message_group="all", window_covers_restarts=True)
-    return destination, lambda: [msgspec.json.decode(each["Body"]) for each in fifo.messages()]
+    yield destination, lambda: [msgspec.json.decode(each["Body"]) for each in fifo.messages()]
+    fifo.close()
 
 
-TestFifo = destination_acceptance(fifo_to_fill, refused=Record(operation=Operation.DELETE, key=b"k"))
+def fifo_of_elasticmq(sqs_server: str, queue_name: str) -> Iterator[Any]:
+    yield from fifo_to_fill(sqs_server, queue_name)
+
+
+def fifo_of_moto(moto_server: str, queue_name: str) -> Iterator[Any]:
+    yield from fifo_to_fill(moto_server, queue_name)
+
+
+TestFifo = destination_acceptance(fifo_of_elasticmq, refused=Record(operation=Operation.DELETE, key=b"k"))
+TestFifoOfMoto = destination_acceptance(fifo_of_moto, refused=Record(operation=Operation.DELETE, key=b"k"))
 
 
 def test_messages_are_sent_ten_by_ten_and_what_is_no_text_is_refused_alone(queue: SqsQueue) -> None:

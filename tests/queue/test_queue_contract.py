@@ -121,7 +121,7 @@ def comes(queue: Any, seconds: float, meanwhile: Callable[[], None] = lambda: No
     return received
 
 
-@pytest.mark.parametrize("name", [*NAMES, "moto"])
+@pytest.mark.parametrize("name", NAMES)
 def test_it_is_known_by_name(name: str) -> None:
     plugin = {"sqlite": "sqlite.queue", "redis": "redis.streams"}.get(name, name)
     assert registry.find("source", plugin).__name__ == "Source"

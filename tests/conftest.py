@@ -15,8 +15,8 @@ pytest_plugins = [
     "conduit_py.testing.services",
     "broker_servers",
     "kafka_topics",
-    "queue_harness",
     "queue_servers",
+    "queue_harness",
     "s3_server",
 ]
 """Each server starts when the first test does that needs it."""

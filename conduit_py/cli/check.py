@@ -47,7 +47,7 @@ def check(
         require_spark_for(master, loaded)
         graphs = list(loaded.values())
         require_engines(graph.pipeline for graph in graphs)
-        warnings += _warn_about_engines(graph.pipeline for graph in graphs)
+        warnings += _warn_about(graphs)
     except ConduitError as error:
         if as_json:
             found = {"pipelines": [], **error_fields(error), "warnings": _warning_fields(warnings)}
@@ -175,15 +175,28 @@ def require_spark_for(master: str | None, loaded: Iterable[LoadedPipeline]) -> N
         raise EnvironmentUnfit("--master requires --engine spark", suggestion="add --engine spark")
 
 
-def _warn_about_engines(pipelines: Iterable[Pipeline]) -> list[LoadWarning]:
-    """Print a warning for each setting of an engine that opens it to others, and return them."""
-    warnings = [
-        LoadWarning(pipeline.id, warning, None, *(pipeline.place or (None, None)))
-        for pipeline in pipelines
-        for warning in engine_warnings(pipeline)
-    ]
+def _warn_about(graphs: Iterable[Graph]) -> list[LoadWarning]:
+    """Print what is sound and may still be a mistake, and return it.
+
+    That is a setting of an engine that opens it to others, and a state that must fit into memory.
+    """
+    warnings = []
+    for graph in graphs:
+        place = graph.pipeline.place or (None, None)
+        warnings += [LoadWarning(graph.pipeline.id, each, None, *place) for each in engine_warnings(graph.pipeline)]
+        warnings += [
+            LoadWarning(
+                f"{graph.pipeline.id}.processors.{node.id}", _IN_MEMORY, _NAME_KEYS, *(node.declared.place or place)
+            )
+            for node in graph.nodes.values()
+            if node.keeps_all_in_memory
+        ]
     print_warnings(warnings)
     return warnings
+
+
+_IN_MEMORY = "is async, so its whole state stays in memory, whatever state_cache_bytes is"
+_NAME_KEYS = "name the keys that it needs for a record in state_keys, or make it sync"
 
 
 def _choose_pipelines(file: Path, pipeline: str | None, warnings: list[LoadWarning]) -> list[LoadedPipeline]:

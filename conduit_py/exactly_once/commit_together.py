@@ -27,8 +27,8 @@ from conduit_py.outbox.forwarder import PipelineForwarder
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.sdk.destination import DestinationConnector, StagedDestination
-from conduit_py.sdk.evicted_keys import KEY_BYTES
 from conduit_py.sdk.state import State
+from conduit_py.sdk.state_values import KEY_BYTES
 from conduit_py.store.claim import Changes, Claim, ClaimedValues, Intent, ShardChange
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitStrategy, RunParts, Task

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import networkx as nx
 
+from conduit_py.owned_thread import is_coroutine_function
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
 from conduit_py.sdk.registry import connector_label
 
@@ -27,6 +28,14 @@ class Node:
         """True if it is a processor that keeps state."""
         plugin = self.declared.processor if isinstance(self.declared, Processor) else None
         return plugin is not None and plugin.stateful
+
+    @property
+    def keeps_all_in_memory(self) -> bool:
+        """True if its state cannot be larger than memory: it is async, and does not name the keys that it needs."""
+        plugin = self.declared.processor if isinstance(self.declared, Processor) else None
+        if plugin is None or not plugin.stateful or plugin.names_state_keys:
+            return False
+        return is_coroutine_function(plugin.process_batch if plugin.by_batch else plugin.process)
 
     @property
     def defers(self) -> bool:

@@ -116,6 +116,10 @@ class Idempotency(Processor[IdempotencyOptions]):
             results[index] = self._filter_or_mark(batch.records[index], index in repeated)
         return results
 
+    def state_keys(self, record: Record) -> list[str]:
+        # Keys that were seen are never in memory, and it keeps nothing else.
+        return []
+
     def _filter_or_mark(self, record: Record, repeated: bool) -> Record | None:
         record.metadata.pop(REPEATED, None)
         if not repeated:

@@ -46,6 +46,8 @@ TableResult: TypeAlias = "pa.Table | pa.RecordBatch | pa.BooleanArray | pa.Chunk
 """The table with changes, the rows to keep as booleans, or both and refusals as `Rows`."""
 
 Condition: TypeAlias = Callable[[Record], bool]
+StateKeys: TypeAlias = Callable[[Record], Iterable[str]]
+"""Which keys of its state a function needs for a record."""
 
 Where: TypeAlias = Literal["thread", "process"]
 """Where the workers of a processor run: in this process, or in a process for each."""
@@ -117,9 +119,15 @@ class Processor(Plugin[OptionsT]):
         """Return the keys of `state` that `process` needs for a record, as far as the record tells.
 
         Only called if the state is larger than its cache: the keys of all records of a batch are then read from the
-        store in one step. A key that is not named here is read when it is asked for, which takes longer.
+        store in one step. A key that is not named here is read when it is asked for, which takes longer. An async
+        processor cannot wait for it: one that names keys must name all, and one that names none has all in memory.
         """
         return ()
+
+    @property
+    def names_state_keys(self) -> bool:
+        """True if it has `state_keys`."""
+        return getattr(self.state_keys, "__func__", None) is not Processor.state_keys
 
     def close(self) -> Awaitable[None] | None:
         """Release everything. Called once after `open`, even when that failed."""
@@ -175,6 +183,7 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
         batch: bool = False,
         arrow: "bool | pa.Schema" = False,
         state: bool = False,
+        state_keys: StateKeys | None = None,
         defers: bool = False,
         name: str | None = None,
         workers: int = 1,
@@ -190,15 +199,15 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
         self.payload_type, self.takes_metadata = signature.payload_type, signature.takes_metadata
         self.takes, self.gives = signature.takes, signature.gives
         self.stateful = state or signature.takes_state
+        if state_keys is not None:
+            setattr(self, "state_keys", state_keys)  # noqa: B010 - to a type checker it is a method.
         self.problems += signature.problems(self.place, state=self.stateful)
         self.defers = defers
         self.function = function
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
         self.batch = batch
-        self.workers = workers
-        self.where = where
-        self.when = when
-        self.retry = retry
+        self.workers, self.where = workers, where
+        self.when, self.retry = when, retry
         # The runtime calls the function itself: a method in between would cost every record a call.
         setattr(self, "process_table" if self.by_table else "process_batch" if batch else "process", function)
         self.table_schema = None if isinstance(arrow, bool) else arrow
@@ -252,6 +261,7 @@ def processor(
     *,
     batch: Literal[False] = False,
     state: bool = False,
+    state_keys: StateKeys | None = None,
     defers: bool = False,
     name: str | None = None,
     workers: int = 1,
@@ -265,6 +275,7 @@ def processor(
     *,
     batch: Literal[True],
     state: bool = False,
+    state_keys: StateKeys | None = None,
     defers: bool = False,
     name: str | None = None,
     workers: int = 1,
@@ -313,9 +324,9 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
     takes a `pyarrow.Table`, which has the fields of payload.after as columns (those of a schema with
     `arrow=schema`), and returns it changed, or a boolean array of the rows to keep, or `Rows`; with `batch=True` too
     the batch is its second argument. With `state=True`, in an exactly-once pipeline, it is given a `State` as its last
-    argument; with `defers=True` too it may raise `Defer` to have a record in the next transaction. It may be async,
-    on trio: a library for asyncio does not work there, one for anyio such as httpx2 does. With `asyncio=True` an async
-    function runs on an event loop of asyncio instead, which all such processors of the process share.
+    argument; `state_keys` is that of `Processor`. With `defers=True` too it may raise `Defer`, to have a record in the
+    next transaction. It may be async, on trio: a library for asyncio does not work there, one for anyio such as httpx2
+    does. With `asyncio=True` an async function runs on an event loop of asyncio, which all such processors share.
     """
     if function is None:
         return lambda wrapped: FunctionProcessor(wrapped, **settings)

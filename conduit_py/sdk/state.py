@@ -4,13 +4,11 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import msgspec
-
 from conduit_py.batch import Batch, delivery_key
 from conduit_py.errors import DeferredFirst, FatalError, RecordRefused
 from conduit_py.record import Record
-from conduit_py.sdk.evicted_keys import KEY_BYTES, Changes, EvictedKeys, StoredValues
 from conduit_py.sdk.plugin import did_you_mean
+from conduit_py.sdk.state_values import KEY_BYTES, AllChanges, EvictedKeys, StoredValues, decode_value, encode_value
 
 Seen: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[set[bytes]]]
 """Which of the keys are durably recorded in a scope."""
@@ -37,9 +35,12 @@ class State:
 
     What is put, deleted, recorded with `once` or published while a record is processed becomes durable
     together with the position of that record, or not at all. A record that this processor refuses changes
-    nothing. Values are those that MessagePack can encode; a later change of the object does not change the
-    state. Of a state larger than `state_cache_bytes` of its processor, the keys used last are in memory, and the
-    others are read from the store when they are asked for. That of an async processor is always whole in memory.
+    nothing. Values are what records can have: numbers, text, bytes, decimals, dates, sets, lists and dicts. They come
+    back as they were, but a tuple as a list; a later change of the object does not change the state.
+
+    Of a state larger than `state_cache_bytes` of its processor, the keys used last are in memory, and the others are
+    read from the store when they are asked for. An async processor cannot wait for them: it names them in `state_keys`,
+    or its state is whole in memory.
 
     `State()` works without a pipeline, to test a processor.
     """
@@ -59,6 +60,8 @@ class State:
         """True if a read may wait for the store, which must not happen in the thread of trio."""
         self.cache_bytes: float = math.inf
         """About how many bytes of it may be in memory."""
+        self.ahead_only = False
+        """True if the processor is async: of keys that only the store has, it gets those that it named before."""
         self._once: list[tuple[str, bytes]] = []
         self._known: set[tuple[str, bytes]] = set()
         self._committing: set[tuple[str, bytes]] = set()
@@ -86,7 +89,7 @@ class State:
         if value is None and self.evicted is not None and key not in self._unit.puts:
             self.fetch((key,))
             value = self._values.get(key)
-        return default if value is None else _decode(value)
+        return default if value is None else decode_value(value)
 
     def fetch(self, keys: Iterable[str]) -> None:
         """Read the keys that are not in memory, in one step. Then `get` need not wait for each of them.
@@ -95,22 +98,22 @@ class State:
         once. It has no effect otherwise. A processor that takes records has `state_keys` for it.
         """
         if self.evicted is not None:
-            self.evicted.fetch(self._values, self._changes, keys)
+            self.evicted.fetch(keys)
 
     def put(self, key: str, value: Any) -> None:
-        """Store `value`. Raises RecordRefused if MessagePack cannot encode it."""
+        """Store `value`. Raises RecordRefused if it cannot be encoded."""
         # Encoded now, not at the commit: the caller may change the object, and an error must refuse this record.
         if self.evicted is not None:
-            self.evicted.before_change(self._values, self._changes, _text(key))
+            self.evicted.before_change(_text(key))
         try:
-            self._unit.puts[_text(key)] = _ENCODER.encode(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            self._unit.puts[_text(key)] = encode_value(value)
+        except (TypeError, ValueError, OverflowError, RecursionError, RecordRefused) as error:
             raise RecordRefused(f"the value of the state {key!r} cannot be stored: {error}") from error
 
     def delete(self, key: str) -> None:
         """Delete `key`, if it is there."""
         if self.evicted is not None:
-            self.evicted.before_change(self._values, self._changes, _text(key))
+            self.evicted.before_change(_text(key))
         self._unit.puts[_text(key)] = None
 
     def scan(self, prefix: str = "", start: str = "") -> Iterator[tuple[str, Any]]:
@@ -120,14 +123,14 @@ class State:
         it was or as it is.
         """
         if self.evicted is not None:
-            for key, stored in self.evicted.scan(prefix, start, self._changes):
-                yield key, _decode(stored)
+            for key, stored in self.evicted.scan(prefix, start):
+                yield key, decode_value(stored)
             return
         present = self._values | self._unit.puts
         for key in sorted(key for key in present if key.startswith(prefix) and key >= start):
             value = present[key]
             if value is not None:
-                yield key, _decode(value)
+                yield key, decode_value(value)
 
     def __len__(self) -> int:
         """How many keys it has."""
@@ -197,14 +200,19 @@ class State:
     def load(self, values: Mapping[str, bytes], seen: Seen, stored: StoredValues | None = None) -> None:
         """Start from the durable values. With `stored`, keys may be evicted, and are read from there."""
         self._values = dict(values)
-        self.size = sum(map(_size, values.items()))
+        self.size = sum(len(key) + len(value) for key, value in values.items())
         self._seen, self._stored = seen, stored
 
     def load_evicted(self, count: int, size: int, seen: Seen, stored: StoredValues) -> None:
         """Start with nothing in memory: the store has so many keys, of so many bytes."""
         self.load({}, seen, stored)
         self.size = size
-        self.evicted, self.waits = EvictedKeys(stored, count, size), stored.waits
+        self._begin_to_evict(stored, count, size)
+
+    def _begin_to_evict(self, stored: StoredValues, count: int, size: int) -> None:
+        changes, ahead_only = lambda: self._changes, self.ahead_only
+        self.evicted = EvictedKeys(stored, self._values, changes, count, size, ahead_only=ahead_only)
+        self.waits = stored.waits
 
     @property
     def cached(self) -> int:
@@ -212,8 +220,7 @@ class State:
         return len(self._values)
 
     @property
-    def _changes(self) -> tuple[Changes, Changes, Changes]:
-        # The later ones last: they count.
+    def _changes(self) -> AllChanges:
         return self._sealed, self._changed, self._unit.puts
 
     def enter(self, batch: Batch) -> None:
@@ -225,20 +232,20 @@ class State:
 
     def _enter_evicted(self) -> None:
         if self.evicted is None and self._stored is not None:
-            self.evicted, self.waits = EvictedKeys(self._stored, 0, 0), self._stored.waits
-        if not self.waits:
+            self._begin_to_evict(self._stored, 0, 0)
+        if not self.waits and not self.ahead_only:
             self.read_ahead(())
 
     def read_ahead(self, keys: Iterable[str]) -> None:
         """Make room in memory, then read the keys that a batch needs. Called before it is processed."""
         if self.evicted is not None:
-            self.evicted.make_room(self._values, self._changes, self.size, self.cache_bytes)
-            self.evicted.fetch(self._values, self._changes, keys)
+            self.evicted.make_room(self.size, self.cache_bytes)
+            self.evicted.fetch(keys)
 
     def count_replaced(self) -> None:
         """Called when a batch is processed, where it may wait, to keep the counts of keys and bytes right."""
         if self.evicted is not None:
-            self.size -= self.evicted.count_replaced(self._changed)
+            self.size -= self.evicted.count_replaced()
 
     def advance(self) -> None:
         """Move to the next record of the batch, or to the whole batch if the processor takes batches."""
@@ -313,14 +320,6 @@ class _Unit:
         self.puts: dict[str, bytes | None] = {}
         self.once: dict[tuple[str, bytes], None] = {}
         self.letters: list[PublishedMessage] = []
-
-
-_ENCODER = msgspec.msgpack.Encoder()
-_decode = msgspec.msgpack.Decoder().decode
-
-
-def _size(item: tuple[str, bytes]) -> int:
-    return len(item[0]) + len(item[1])
 
 
 def _text(key: str) -> str:

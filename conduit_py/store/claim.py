@@ -122,7 +122,7 @@ class Claim:
 
 
 class ClaimedValues:
-    """The durable state of an owner whose keys begin with a name, for the thread of a processor that is not async.
+    """The durable state of an owner whose keys begin with a name, for the thread of a processor.
 
     Names of keys are text, without that name. A call waits for the store, unless `waits` is False.
     """
@@ -147,6 +147,11 @@ class ClaimedValues:
     def read(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
         wanted = [f"{self._prefix}{key}".encode() for key in keys]
         return self._named(self._look(lambda tables: tables.get_all(self._owner, wanted)))
+
+    async def read_async(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
+        """As `read`, for a task of trio."""
+        wanted = [f"{self._prefix}{key}".encode() for key in keys]
+        return self._named(await self._store.look(lambda tables: tables.get_all(self._owner, wanted)))
 
     def page(self, prefix: str, start: str, limit: int) -> list[tuple[str, bytes]]:
         first, begin = f"{self._prefix}{prefix}".encode(), f"{self._prefix}{start}".encode()

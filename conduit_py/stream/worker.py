@@ -12,10 +12,10 @@ import trio
 from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RunError, StateFailed, TransientError
 from conduit_py.pipeline import Processor
-from conduit_py.sdk.evicted_keys import call_reading
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import Defer, State
+from conduit_py.sdk.state_values import await_reading, call_reading
 from conduit_py.stream import processor_calls
 from conduit_py.stream.meter import DriftCount, Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, ThreadStay, is_async
@@ -153,7 +153,8 @@ class ProcessorWorker:
 
     def _way(self) -> Callable[[Batch], Results | Awaitable[Results]]:
         if self._form.is_async:
-            return self._run_batch_async if self._by_batch else self._run_each_async
+            run = self._run_batch_async if self._by_batch else self._run_each_async
+            return await_reading(run, self.state, self._processor)
         if self._in_thread:
             return self._run_in_thread
         return self._run_batch_here if self._by_batch else self._run_each_here
@@ -289,9 +290,6 @@ class _CallForm:
         if self.state is not None:
             # A function is shared between runs, so it gets the state with every call.
             is_function = isinstance(processor, FunctionProcessor)
-            if self.is_async:
-                # Its `get` runs in the thread of trio, which cannot wait for the store.
-                self.state.cache_bytes = math.inf
             if not is_function:
                 processor.state = self.state
             self._on_record = processor_calls.with_atomic_state(

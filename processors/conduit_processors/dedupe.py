@@ -65,6 +65,10 @@ class Dedupe(Processor[DedupeOptions]):
                 results[index] = None
         return results
 
+    def state_keys(self, record: Record) -> Sequence[str]:
+        # Keys that were seen are never in memory, and it keeps nothing else.
+        return ()
+
 
 def _digest(record: Record, field: FieldPath) -> bytes:
     # Of one size, whatever the key: the store has millions of them.

@@ -185,3 +185,40 @@ def test_several_pipelines_are_drawn_one_after_another_but_an_svg_holds_one(insi
     assert svg.returncode == 2
     assert "has several pipelines, but an SVG file holds one (add --pipeline: first, second)" in svg.stderr
     assert inside("graph", "orders.py", "--format", "svg", "--pipeline", "first").returncode == 0
+
+
+IN_MEMORY = """\
+from conduit_connectors import file
+from conduit_processors import dedupe
+from conduit_py import Pipeline, processor
+
+
+@processor(state=True)
+async def keeps_all(record, state):
+    return record
+
+
+@processor(state=True, state_keys=lambda record: [record.payload["id"]])
+async def names_keys(record, state):
+    return record
+
+
+pipeline = Pipeline(
+    "orders",
+    sources={"in": file.Source(path="in.jsonl", format="json")},
+    processors=[keeps_all, names_keys, dedupe.Dedupe(key="id")],
+    destinations={"out": file.Destination(path="out.jsonl", format="json")},
+    delivery="exactly_once",
+)
+"""
+
+
+def test_a_state_that_must_fit_into_memory_is_a_warning(inside: "CommandInside") -> None:
+    (inside.folder / "orders.py").write_text(IN_MEMORY)
+    done = inside("check", "orders.py")
+
+    assert done.returncode == 0
+    [warning] = [line for line in done.stderr.splitlines() if "memory" in line]
+    assert "keeps_all: is async, so its whole state stays in memory, whatever state_cache_bytes is" in warning
+    assert "name the keys that it needs for a record in state_keys, or make it sync" in done.stderr
+    assert "names_keys" not in done.stderr

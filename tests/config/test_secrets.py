@@ -228,8 +228,8 @@ class TestVault:
 
 class TestAws:
     @pytest.fixture(autouse=True)
-    def aws(self, sqs_server: str, monkeypatch: pytest.MonkeyPatch, queue_name: str) -> str:
-        for name, value in {"ENDPOINT_URL": sqs_server, "DEFAULT_REGION": "eu-west-1"}.items():
+    def aws(self, moto_server: str, monkeypatch: pytest.MonkeyPatch, queue_name: str) -> str:
+        for name, value in {"ENDPOINT_URL": moto_server, "DEFAULT_REGION": "eu-west-1"}.items():
             monkeypatch.setenv(f"AWS_{name}", value)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "two")

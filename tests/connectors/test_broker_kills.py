@@ -4,11 +4,12 @@ What is there twice, and in which order, is what each destination promises.
 """
 
 import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import boto3
 import msgspec
 import nats as nats_library
 import pytest
@@ -17,7 +18,7 @@ import trio
 from breakable_relay import BreakableRelay
 from broker_kills import COUNT, Delivery, ReadNumbers, in_first_order, write_through_a_kill, writing_to
 from conduit_connectors import nats, redis_streams, sqs
-from queue_servers import NatsServer, RedisServer
+from queue_servers import ElasticMqServer, NatsServer, RedisServer
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
@@ -88,29 +89,81 @@ async def test_nats_while_it_is_read_from(tmp_path: Path) -> None:
     assert sorted(read) == list(range(COUNT))
 
 
-async def test_sqs(sqs_server: str, queue_name: str, tmp_path: Path) -> None:
-    """Nobody can kill SQS, but the way to it breaks: in the middle of requests, and for a while."""
-    keys: dict[str, Any] = {"access_key": "tester", "secret_key": "not-a-secret", "region": "eu-west-1"}
-    client = boto3.session.Session().client(
-        "sqs", endpoint_url=sqs_server, region_name="eu-west-1", aws_access_key_id="tester",
-        aws_secret_access_key="not-a-secret",
-    )  # fmt: skip
-    url = client.create_queue(QueueName=queue_name)["QueueUrl"]
-    received: list[int] = []
+KEYS: dict[str, Any] = {"access_key": "tester", "secret_key": "not-a-secret", "region": "eu-west-1"}
 
-    def stored() -> list[int]:
+
+class KillableSqs:
+    """An ElasticMQ with a queue. It is killed with `kill -9`, and the way to it is open again when it has the queue."""
+
+    def __init__(self, server: ElasticMqServer, relay: BreakableRelay, name: str) -> None:
+        self._server, self.relay, self._name = server, relay, name
+        self._client = server.client()
+        attributes = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
+        self._url = self._client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+        self._received: list[int] = []
+        self.options: dict[str, Any] = {"url": self._url, "endpoint": f"http://127.0.0.1:{relay.port}", **KEYS}
+
+    @classmethod
+    @contextmanager
+    def started(cls, name: str = "numbers") -> "Iterator[KillableSqs]":
+        with ElasticMqServer.started() as server, BreakableRelay(server.port) as relay:
+            made = cls(server, relay, name)
+            yield made
+            made._client.close()
+
+    def kill(self) -> None:
+        self._server.kill()
+        self.relay.kill()
+
+    def start(self) -> None:
+        self._server.start()
+        deadline = time.monotonic() + 300
+        while not self._server.has_queue(self._name):
+            assert time.monotonic() < deadline, self._server.log_tail()
+            time.sleep(0.05)
+        self.relay.start()
+
+    def stored(self) -> list[int]:
+        """What was taken from the queue so far, in this order."""
         while True:
-            answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10)
-            if "Messages" not in answer:
-                return received
-            received.extend(msgspec.json.decode(each["Body"])["n"] for each in answer["Messages"])
-            handles = [each["ReceiptHandle"] for each in answer["Messages"]]
+            messages = self._client.receive_message(QueueUrl=self._url, MaxNumberOfMessages=10).get("Messages")
+            if not messages:
+                return self._received
+            self._received += [msgspec.json.decode(each["Body"])["n"] for each in messages]
+            handles = [each["ReceiptHandle"] for each in messages]
             entries = [{"Id": str(id), "ReceiptHandle": handle} for id, handle in enumerate(handles)]
-            client.delete_message_batch(QueueUrl=url, Entries=entries)
+            self._client.delete_message_batch(QueueUrl=self._url, Entries=entries)
 
-    with BreakableRelay(urlsplit(sqs_server).port or 0) as relay:
-        connector = sqs.Destination(url=url, endpoint=f"http://127.0.0.1:{relay.port}", **keys)
-        written = await write_through_a_kill(relay, writing_to(connector, "at_least_once", count=50), stored, tmp_path)
-    client.close()
+
+async def test_sqs(tmp_path: Path) -> None:
+    with KillableSqs.started() as server:
+        pipeline = writing_to(sqs.Destination(**server.options), "at_least_once")
+        written = await write_through_a_kill(server, pipeline, server.stored, tmp_path)
+
+    assert set(written) == set(range(COUNT))
+
+
+async def test_sqs_with_a_fifo_queue(tmp_path: Path) -> None:
+    with KillableSqs.started("numbers.fifo") as server:
+        destination = sqs.Destination(**server.options, message_group="all", window_covers_restarts=True)
+        written = await write_through_a_kill(server, writing_to(destination, "exactly_once"), server.stored, tmp_path)
+
+    assert in_first_order(written) == list(range(COUNT))
+
+
+async def test_sqs_while_it_is_read_from(tmp_path: Path) -> None:
+    with KillableSqs.started() as server:
+        source = sqs.Source(**server.options, wait_seconds=1, lease_seconds=5, commit_seconds=1)
+        reading = ReadNumbers(source, tmp_path, "exactly_once")
+        writing = writing_to(sqs.Destination(**server.options), "at_least_once")
+        read = await write_through_a_kill(server, writing, reading.numbers, tmp_path, beside=reading.pipeline)
+
+    assert set(read) == set(range(COUNT))
+
+
+async def test_the_way_to_sqs_breaks_in_the_middle_of_requests(tmp_path: Path) -> None:
+    with KillableSqs.started() as server:
+        pipeline = writing_to(sqs.Destination(**server.options), "at_least_once", count=50)
+        written = await write_through_a_kill(server.relay, pipeline, server.stored, tmp_path)
 
     assert set(written) == set(range(50))

@@ -138,7 +138,7 @@ def test_kafka_has_the_topics(topics: KafkaTopics) -> None:
 
 
 def test_queues_answer_and_no_group_or_consumer_is_made(
-    redis_server: str, nats_server: str, sqs_server: str, queue_name: str
+    redis_server: str, nats_server: str, moto_server: str, queue_name: str
 ) -> None:
     client = redis.Redis.from_url(redis_server)
     client.xadd(queue_name, {"body": "1"})
@@ -156,7 +156,7 @@ def test_queues_answer_and_no_group_or_consumer_is_made(
             probe(of_nats)
     for of_sqs in (sqs.Source, sqs.Destination):
         with pytest.raises(ConduitError):
-            probe(of_sqs(url=f"{sqs_server}/1/none", region="eu-west-1", endpoint=sqs_server))
+            probe(of_sqs(url=f"{moto_server}/1/none", region="eu-west-1", endpoint=moto_server))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
-"""The SQS destination on moto's server: what messages are, FIFO queues, and what is refused alone."""
+"""The SQS destination on ElasticMQ and on moto's server: what messages are, FIFO queues, and what is refused alone."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import boto3
 import msgspec
 import pytest
 from conduit_connectors import sqs
 from direct_writes import write_records
+from queue_servers import sqs_client
 
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import FatalError, TransientError, WriteGuarantee
@@ -18,21 +18,18 @@ from conduit_py.testing.server_process import free_port
 KEYS: dict[str, Any] = {"access_key": "tester", "secret_key": "not-a-secret", "region": "eu-west-1"}
 
 
-class MotoQueue:
+class SqsQueue:
     """A queue, and what is in it."""
 
     def __init__(self, endpoint: str, name: str) -> None:
-        self._client = boto3.session.Session().client(
-            "sqs", endpoint_url=endpoint, region_name="eu-west-1", aws_access_key_id="tester",
-            aws_secret_access_key="not-a-secret",
-        )  # fmt: skip
-        self._endpoint = endpoint
+        self._client = sqs_client(endpoint)
+        self.endpoint = endpoint
         attributes = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
         self.url = self._client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
         self._received: list[dict[str, Any]] = []
 
     def make(self, **options: Any) -> sqs.Destination:
-        return sqs.Destination(url=self.url, endpoint=self._endpoint, **KEYS, **options)
+        return sqs.Destination(url=self.url, endpoint=self.endpoint, **KEYS, **options)
 
     def messages(self) -> list[dict[str, Any]]:
         """All messages so far, in the order in which they are received."""
@@ -53,29 +50,46 @@ class MotoQueue:
         self._client.close()
 
 
+@pytest.fixture(params=["sqs_server", "moto_server"])
+def endpoint(request: pytest.FixtureRequest) -> str:
+    """ElasticMQ, which keeps messages, and moto, which answers as Amazon does."""
+    return str(request.getfixturevalue(request.param))
+
+
 @pytest.fixture
-def queue(sqs_server: str, queue_name: str) -> Iterator[MotoQueue]:
-    made = MotoQueue(sqs_server, queue_name)
+def queue(endpoint: str, queue_name: str) -> Iterator[SqsQueue]:
+    made = SqsQueue(endpoint, queue_name)
     yield made
     made.close()
 
 
 @pytest.fixture
-def fifo(sqs_server: str, queue_name: str) -> Iterator[MotoQueue]:
-    made = MotoQueue(sqs_server, f"{queue_name}.fifo")
+def fifo(endpoint: str, queue_name: str) -> Iterator[SqsQueue]:
+    made = SqsQueue(endpoint, f"{queue_name}.fifo")
     yield made
     made.close()
 
 
-def fifo_to_fill(fifo: MotoQueue) -> tuple[sqs.Destination, Callable[[], list[Any]]]:
+def fifo_to_fill(endpoint: str, name: str) -> Iterator[tuple[sqs.Destination, Callable[[], list[Any]]]]:
+    fifo = SqsQueue(endpoint, f"{name}.fifo")
     destination = fifo.make(message_group="all", window_covers_restarts=True)
-    return destination, lambda: [msgspec.json.decode(each["Body"]) for each in fifo.messages()]
+    yield destination, lambda: [msgspec.json.decode(each["Body"]) for each in fifo.messages()]
+    fifo.close()
 
 
-TestFifo = destination_acceptance(fifo_to_fill, refused=Record(operation=Operation.DELETE, key=b"k"))
+def fifo_of_elasticmq(sqs_server: str, queue_name: str) -> Iterator[Any]:
+    yield from fifo_to_fill(sqs_server, queue_name)
 
 
-def test_messages_are_sent_ten_by_ten_and_what_is_no_text_is_refused_alone(queue: MotoQueue) -> None:
+def fifo_of_moto(moto_server: str, queue_name: str) -> Iterator[Any]:
+    yield from fifo_to_fill(moto_server, queue_name)
+
+
+TestFifo = destination_acceptance(fifo_of_elasticmq, refused=Record(operation=Operation.DELETE, key=b"k"))
+TestFifoOfMoto = destination_acceptance(fifo_of_moto, refused=Record(operation=Operation.DELETE, key=b"k"))
+
+
+def test_messages_are_sent_ten_by_ten_and_what_is_no_text_is_refused_alone(queue: SqsQueue) -> None:
     good = [Record(b"%d" % number, payload=Payload(after={"n": number})) for number in range(25)]
     hostile = [
         Record(b"a", payload=Payload(after=b"\xff\xfe")),
@@ -95,7 +109,7 @@ def test_messages_are_sent_ten_by_ten_and_what_is_no_text_is_refused_alone(queue
     assert refused[28] == "has 3000 bytes with its attributes, and a message may have 2000"
 
 
-def test_a_fifo_queue_has_a_group_for_each_key_and_the_delivery_key(fifo: MotoQueue) -> None:
+def test_a_fifo_queue_has_a_group_for_each_key_and_the_delivery_key(fifo: SqsQueue) -> None:
     keys = [b"a", b"b", "ä".encode(), None]
     records = [Record(b"%d" % n, key=key, payload=Payload(after=b"%d" % n)) for n, key in enumerate(keys)]
     assert write_records(fifo.make(), *records) == {}
@@ -106,9 +120,9 @@ def test_a_fifo_queue_has_a_group_for_each_key_and_the_delivery_key(fifo: MotoQu
     assert found["1"]["MessageDeduplicationId"] == batch_of(records).delivery_key(1).hex()
 
 
-def test_what_is_wrong_is_said_and_whether_waiting_helps(queue: MotoQueue, sqs_server: str) -> None:
+def test_what_is_wrong_is_said_and_whether_waiting_helps(queue: SqsQueue) -> None:
     with pytest.raises(FatalError, match="there is no queue"):
-        write_records(sqs.Destination(url=f"{queue.url}-missing", endpoint=sqs_server, **KEYS))
+        write_records(sqs.Destination(url=f"{queue.url}-missing", endpoint=queue.endpoint, **KEYS))
     nobody = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(TransientError, match="the SQS queue"):
         write_records(sqs.Destination(url=f"{nobody}/1/q", endpoint=nobody, **KEYS))

@@ -1,21 +1,25 @@
-"""The WebSocket source and a server that sends, hangs up, is shut down and starts again."""
+"""The WebSocket source and a server that sends, hangs up, is shut down or killed, and starts again."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from conduit_connectors import memory, websocket
 from connector_examples import load_example, run_until
 from waiting import until
+from websocket_feed import PADDING, FeedServer
 from websockets.sync.server import ServerConnection, serve
 
 import conduit_py
 from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.record import Record
 from conduit_py.sdk import FatalError, TransientError
+from conduit_py.status import Status
 from conduit_py.testing import source_acceptance
 from conduit_py.testing.server_process import free_port
 
@@ -147,12 +151,7 @@ def test_what_is_wrong_is_said_without_the_token_and_whether_waiting_helps() -> 
 async def test_a_server_that_is_shut_down_and_starts_again_is_read_on(tmp_path: Path) -> None:
     into: list[Record] = []
     peer = Peer(send_and_wait(b"first"))
-    pipeline = Pipeline(
-        "p",
-        sources=[Source("feed", websocket.Source(url=peer.url))],
-        destinations=[Destination("out", memory.Destination(into=into))],
-        recovery=Recovery(delay_seconds=0.1, delay_max_seconds=0.5),
-    )
+    pipeline = reading(websocket.Source(url=peer.url), into)
     async with conduit_py.running(pipeline, state=tmp_path / "state"):
         await until(lambda: len(into) == 1)
         peer.close()
@@ -161,6 +160,45 @@ async def test_a_server_that_is_shut_down_and_starts_again_is_read_on(tmp_path: 
     peer.close()
 
     assert [each.payload.after for each in into[:2]] == [b"first", b"second"]
+
+
+async def test_a_server_killed_with_kill_9_is_read_on_and_what_came_is_there_once_and_in_order(tmp_path: Path) -> None:
+    into: list[Record] = []
+    lives = 3
+    with FeedServer.started() as server:
+        source = websocket.Source(url=server.url, send=["subscribe"], format="json")
+        async with conduit_py.running(reading(source, into), state=tmp_path / "state") as run:
+            for life in range(1, lives + 1):
+                # Some tens of messages are on their way when it is killed.
+                await until(partial(came, into, life))
+                await trio.to_thread.run_sync(server.kill)
+                if life < lives:
+                    await trio.to_thread.run_sync(server.start)
+            assert run.status in (Status.RUNNING, Status.RECOVERING)
+
+    found = [numbers(into, life) for life in range(1, lives + 1)]
+    # Of each life the beginning, without a gap; what was sent last is lost. A message that was cut off is no record.
+    assert found == [list(range(len(each))) for each in found]
+    assert [each.payload["life"] for each in into] == sorted(each.payload["life"] for each in into)
+    assert all(each.payload["padding"] == PADDING for each in into)
+
+
+def reading(source: websocket.Source, into: list[Record]) -> Pipeline:
+    return Pipeline(
+        "p",
+        sources=[Source("feed", source)],
+        destinations=[Destination("out", memory.Destination(into=into))],
+        recovery=Recovery(delay_seconds=0.1, delay_max_seconds=0.5),
+    )
+
+
+def came(into: list[Record], life: int) -> bool:
+    return len(numbers(into, life)) >= 50
+
+
+def numbers(into: list[Record], life: int) -> list[int]:
+    """What one life of the server sent, as it came."""
+    return [each.payload["n"] for each in into if each.payload["life"] == life]
 
 
 async def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,21 @@
 """A state that is larger than its cache: what is read is what was put, whatever is in memory, and counts are right."""
 
+import asyncio
+import enum
 import heapq
 import math
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
+import trio
 from builders import batch_of
 from conduit_processors.window.timers import Timers
 from exactly_once_scenario import Numbers
@@ -16,7 +24,8 @@ from hypothesis import strategies as st
 from killed_processor import DictValues, nothing_seen
 
 from conduit_py.backoff import Recovery
-from conduit_py.errors import FatalError, StateFailed
+from conduit_py.errors import FatalError, RecordRefused, StateFailed
+from conduit_py.graph.compile import compile_pipeline
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
@@ -25,7 +34,6 @@ from conduit_py.store.memory import MemoryStore
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
 from conduit_py.store.tables import Tables
-from conduit_py.stream.worker import ProcessorWorker
 from conduit_py.testing import run_to_end
 from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
 
@@ -192,14 +200,21 @@ def test_timers_of_a_later_format_are_refused() -> None:
 class Counting:
     """A pipeline that counts numbers modulo 1000, and what is in memory of its state."""
 
-    def __init__(self, count: int, *, cache_bytes: int = 20_000, careless: bool = False) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        cache_bytes: int = 20_000,
+        careless: bool = False,
+        form: Literal["sync", "async", "asyncio"] = "sync",
+        state_keys: Callable[[Record], list[str]] | None = None,
+    ) -> None:
         self.storage = FakeStorage()
         self.cached_max = 0
         self.state: State
 
-        @processor(state=True)
-        def count_keys(record: Record, state: State) -> Record:
-            key = str(record.payload["n"] % 1000)
+        def count_key(record: Record, state: State) -> Record:
+            key = key_of(record)
             try:
                 before = state.get(key, 0)
             except Exception:
@@ -211,6 +226,16 @@ class Counting:
             self.state, self.cached_max = state, max(self.cached_max, state.cached)
             return record
 
+        async def count_key_async(record: Record, state: State) -> Record:
+            await trio.lowlevel.checkpoint()
+            return count_key(record, state)
+
+        async def count_key_on_asyncio(record: Record, state: State) -> Record:
+            await asyncio.sleep(0)
+            return count_key(record, state)
+
+        functions: dict[str, Any] = {"sync": count_key, "async": count_key_async, "asyncio": count_key_on_asyncio}
+        count_keys = processor(state=True, state_keys=state_keys, asyncio=form == "asyncio")(functions[form])
         self.pipeline = Pipeline(
             "counts",
             sources={"in": Numbers(first=0, count=count, acked=lambda name, numbers: None, name="in")},
@@ -223,14 +248,23 @@ class Counting:
         )
 
 
+def key_of(record: Record) -> str:
+    return str(record.payload["n"] % 1000)
+
+
 @pytest.fixture(params=["memory", "sqlite"])
 async def state_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     async with MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path) as store:
         yield store
 
 
-async def test_ten_times_as_many_keys_as_the_cache_holds_are_counted_right(state_store: Store) -> None:
-    first, again = Counting(2500), Counting(4000)
+@pytest.mark.parametrize("form", ["sync", "async", "asyncio"])
+async def test_ten_times_as_many_keys_as_the_cache_holds_are_counted_right(
+    state_store: Store, form: Literal["sync", "async", "asyncio"]
+) -> None:
+    # A sync one need not name its keys.
+    state_keys = None if form == "sync" else lambda record: [key_of(record)]
+    first, again = (Counting(count, form=form, state_keys=state_keys) for count in (2500, 4000))
 
     await run_to_end(first.pipeline, state_store)
     await run_to_end(again.pipeline, state_store)
@@ -255,17 +289,83 @@ async def test_a_state_that_fits_is_never_read_again(state_store: Store) -> None
     assert counting.cached_max == len(counting.state) == 1000
 
 
-async def test_an_async_processor_has_its_whole_state_in_memory() -> None:
+async def test_an_async_processor_that_names_no_keys_has_its_whole_state_in_memory(state_store: Store) -> None:
+    counting = Counting(2500, form="async")
+
+    await run_to_end(counting.pipeline, state_store)
+
+    assert counting.state.evicted is None
+    assert counting.cached_max == len(counting.state) == 1000
+    [warned] = [node.id for node in compile_pipeline(counting.pipeline).nodes.values() if node.keeps_all_in_memory]
+    assert warned == "count"
+
+
+@pytest.mark.parametrize("careless", [False, True])
+async def test_an_async_processor_that_does_not_name_a_key_ends_its_run(careless: bool, state_store: Store) -> None:
+    counting = Counting(4000, form="async", state_keys=lambda record: ["other"], careless=careless)
+
+    outcome = await run_to_end(counting.pipeline, state_store)
+
+    assert outcome.error is not None
+    assert "cannot be read by an async processor" in outcome.error.message
+    assert "name every key in state_keys" in (outcome.error.suggestion or "")
+    # Never a count that begins again.
+    assert set(counting.storage.visible) == {1}
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: Decimal
+    colour: Colour
+
+
+VALUES = [
+    Decimal("1.50"), datetime.fromisoformat("2026-01-02T03:04:05.6"),
+    datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Berlin")),
+    date(2026, 1, 2), timedelta(days=-1, microseconds=5), UUID(int=7), {1, 2}, 2**70, -(2**70), "\ud800",
+    {"a": [Decimal("0.1"), None, {"b": date.min}]}, {1: "one", "1": "text"}, [], {}, b"", 1.5, True, "text",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_value_comes_back_with_its_type(value: Any) -> None:
     state = State()
-    state.cache_bytes = 1
+    state.put("k", [value])
 
-    @processor(state=True)
-    async def remember(record: Record, state: State) -> Record:
-        return record
+    [back] = state.get("k")
+    assert back == value
+    assert type(back) is type(value)
 
-    ProcessorWorker("remember", remember, state=state)
 
-    assert state.cache_bytes == math.inf
+def test_a_tuple_is_a_list_and_an_object_the_dict_of_its_fields() -> None:
+    state = State()
+    state.put("tuple", (1, (2, Decimal(3))))
+    state.put("plain", (1, (2,)))
+    state.put("object", Point(Decimal("1.0"), Colour.RED))
+
+    assert state.get("tuple") == [1, [2, Decimal(3)]]
+    assert state.get("plain") == [1, [2]]
+    assert state.get("object") == {"x": Decimal("1.0"), "colour": "red"}
+    for hostile in (object(), [object()], {"a": print}, math.nan.__class__):
+        with pytest.raises(RecordRefused, match="'k' cannot be stored"):
+            state.put("k", hostile)
+
+
+def test_values_of_earlier_versions_come_back_as_they_did() -> None:
+    state = State()
+    earlier = {
+        "decimal": "1.50",
+        "at": datetime(2026, 1, 1, tzinfo=UTC),
+        "list": [1, 2],
+        "code": msgspec.msgpack.Ext(1, b"x"),
+    }
+    state.load({key: pack(value) for key, value in earlier.items()}, nothing_seen)
+
+    assert {key: state.get(key) for key in earlier} == earlier
 
 
 class FailingReads(MemoryStore):

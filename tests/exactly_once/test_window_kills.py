@@ -13,6 +13,8 @@ import pytest
 from killed_copies import killed_copies
 from naive_windows import Event, Given, NaiveWindows
 
+from conduit_py.testing.services import PostgresServer
+
 KILLS = int(os.environ.get("CONDUIT_WINDOW_KILLS", "3"))
 RECORDS = 3000
 PIPELINE = """
@@ -50,9 +52,16 @@ def clicks() -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize("cache_bytes", [1_000_000, 1], ids=["in-memory", "in-the-store"])
-def test_sessions_are_exact_when_their_process_is_killed(tmp_path: Path, cache_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("cache_bytes", "where"),
+    [(1_000_000, "folder"), (1, "folder"), (1, "postgres_server")],
+    ids=["in-memory", "in-the-store", "in-postgresql"],
+)
+def test_sessions_are_exact_when_their_process_is_killed(
+    tmp_path: Path, cache_bytes: int, where: str, request: pytest.FixtureRequest
+) -> None:
     events = clicks()
+    server: PostgresServer | None = None if where == "folder" else request.getfixturevalue(where)
     pipeline = PIPELINE.replace("CACHE_BYTES", str(cache_bytes))
     model = NaiveWindows(("clicks",), gap=20, slack=5, lateness=10)
     expected = [each for event in [*events, Event("clock", 0, end=True)] for each in model.process(event)]
@@ -62,6 +71,7 @@ def test_sessions_are_exact_when_their_process_is_killed(tmp_path: Path, cache_b
     for folder, report in killed_copies(
         tmp_path, pipeline, content, kills=KILLS, points=POINTS, copies_max=KILLS, seconds_max=60 + 20 * KILLS,
         preloaded=["conduit_processors.window", "conduit_connectors.clock"],
+        state=lambda copy: "state" if server is None else server.create_database(),
     ):  # fmt: skip
         killed += report.kills.total()
         assert [given_of(json.loads(line)) for line in (folder / "out.jsonl").read_text().splitlines()] == expected

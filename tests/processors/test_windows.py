@@ -20,7 +20,7 @@ from naive_windows import Event, Given, NaiveWindows
 
 from conduit_py.errors import FatalError, RecordRefused
 from conduit_py.record import Operation, Record
-from conduit_py.sdk import Processor
+from conduit_py.sdk import Processor, State
 from conduit_py.testing import strategies
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,9 +44,9 @@ def record_of(event: Event) -> Record:
 
 
 def killed_window(
-    processor: Processor[Any], sources: Sequence[str], cache_bytes: float = math.inf
+    processor: Processor[Any], sources: Sequence[str], cache_bytes: float = math.inf, state_type: type[State] = State
 ) -> KilledProcessor[Given]:
-    return KilledProcessor(processor, sources, record_of, given_of, cache_bytes)
+    return KilledProcessor(processor, sources, record_of, given_of, cache_bytes, state_type)
 
 
 def given_of(record: Record) -> Given:
@@ -136,11 +136,21 @@ def test_windows_give_what_the_naive_model_gives_through_kills(
     assert shown == [each for event in events for each in expected.process(event)]
 
 
+class FullState(State):
+    """A state that takes no more values of the windows of one key."""
+
+    def put(self, key: str, value: Any) -> None:
+        if key.startswith("w") and key.endswith("\xa4full"):
+            raise RecordRefused("it cannot be stored")
+        super().put(key, value)
+
+
 def test_a_refused_record_leaves_no_trace_in_the_index() -> None:
     processor = window.Tumbling(time="t", key="k", size_seconds=5, windows_max=2, aggregate={"total": "sum(v)"})
-    killed = killed_window(processor, ["left"])
+    killed = killed_window(processor, ["left"], state_type=FullState)
     for refused, event in enumerate(
-        [Event("left", 1, "a", 2**64 - 1), Event("left", 1, "a", 1), Event("left", 2, "b")]
+        # More than 64 bits have is no problem.
+        [Event("left", 1, "a", 2**64 - 1), Event("left", 1, "full"), Event("left", 1, "a", 1), Event("left", 2, "b")]
     ):
         if refused == 1:
             with pytest.raises(RecordRefused, match="cannot be stored"):
@@ -149,7 +159,7 @@ def test_a_refused_record_leaves_no_trace_in_the_index() -> None:
             killed.process(refused, event)
 
     with pytest.raises(RecordRefused, match="2 windows are open, and windows_max=2"):
-        killed.process(3, Event("left", 3, "c"))
+        killed.process(4, Event("left", 3, "c"))
 
     assert isinstance(killed.running, window.Tumbling)
     assert killed.running.timers.count == 2

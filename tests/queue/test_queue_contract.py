@@ -184,7 +184,7 @@ except Exception as error:
 
 
 def test_a_stream_or_queue_that_is_missing_or_something_else_is_named(
-    nats_server: str, redis_server: str, sqs_server: str, queue_name: str
+    nats_server: str, redis_server: str, moto_server: str, queue_name: str
 ) -> None:
     import redis
 
@@ -195,10 +195,10 @@ def test_a_stream_or_queue_that_is_missing_or_something_else_is_named(
     with pytest.raises(FatalError, match=f"has no stream '{queue_name}'"):
         absent.open()
     absent.close()
-    url = f"{sqs_server}/123456789012/{queue_name}"
+    url = f"{moto_server}/123456789012/{queue_name}"
     keys = {"region": "eu-west-1", "access_key": "a", "secret_key": "b"}
     with pytest.raises(FatalError, match=f"there is no queue {url}"):
-        sqs.Source(url=url, endpoint=sqs_server, **keys).queue().open()  # type: ignore[arg-type]
+        sqs.Source(url=url, endpoint=moto_server, **keys).queue().open()  # type: ignore[arg-type]
 
 
 def test_an_entry_without_the_field_is_a_message_of_all_its_fields(redis_server: str, queue_name: str) -> None:

@@ -26,7 +26,9 @@ class Server:
         (self.pipelines / name).write_text(text)
 
     def command(self, *arguments: str, port: int = 0, **environment: str) -> "subprocess.Popen[str]":
-        places = ["--pipelines", "pipelines", "--state", "state", "--port", str(port)]
+        places = ["--pipelines", "pipelines", "--port", str(port)]
+        if "--state" not in arguments:
+            places += ["--state", "state"]
         if "--log-format" not in arguments:
             # Lines that tests can look for as they are; JSON, the default, is for programs.
             places += ["--log-format", "text"]

@@ -1,6 +1,6 @@
 """Copies of a file by a real process that is killed: again and again, until it was killed often enough."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,11 +19,12 @@ def killed_copies(
     copies_max: int,
     seconds_max: float,
     preloaded: Sequence[str] = (),
+    state: Callable[[int], str] = lambda copy: "state",
 ) -> Iterator[tuple[Path, CrashReport]]:
     """Have `pipeline` copy in.jsonl, with this content, to out.jsonl; the folder of each copy, and how it went.
 
     A quick machine may be done before it was killed often enough: then it copies once more. Its processes need not
-    import the `preloaded` modules.
+    import the `preloaded` modules. `state` says where the state of each copy is, which no other copy may have.
     """
     left = kills
     for seed in range(copies_max):
@@ -32,7 +33,7 @@ def killed_copies(
         (directory / "copy.py").write_text(pipeline)
         (directory / "in.jsonl").write_text(content)
         report = run_with_kills(
-            [COMMAND, "run", "copy.py", "--state", "state"],
+            [COMMAND, "run", "copy.py", "--state", state(seed)],
             kills_max=left,
             points=points,
             seed=seed,

@@ -30,7 +30,9 @@ class KilledProcessor(Generic[T]):
         record_of: Callable[[Event], Record],
         result_of: Callable[[Record], T],
         cache_bytes: float = math.inf,
+        state_type: type[State] = State,
     ) -> None:
+        self._state_type = state_type
         self._record_of = record_of
         self._result_of = result_of
         self._processor = processor
@@ -40,7 +42,7 @@ class KilledProcessor(Generic[T]):
         self._start()
 
     def _start(self) -> None:
-        self.state = State()
+        self.state = self._state_type()
         self.state.cache_bytes = self._cache_bytes
         self.state.load(self._kept, nothing_seen, DictValues(self._kept))
         self.state.sources = self._sources
@@ -90,6 +92,9 @@ class DictValues:
 
     def read(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
         return [(key, self._values[key]) for key in keys if key in self._values]
+
+    async def read_async(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
+        return self.read(keys)
 
     def page(self, prefix: str, start: str, limit: int) -> list[tuple[str, bytes]]:
         return sorted(each for each in self._values.items() if each[0].startswith(prefix) and each[0] >= start)[:limit]

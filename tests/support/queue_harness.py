@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import boto3
 import nats
 import pytest
 import redis
@@ -17,10 +16,12 @@ from conduit_connectors.redis_streams import SourceOptions as RedisOptions
 from conduit_connectors.sqlite_queue import SqliteQueue
 from conduit_connectors.sqs import SourceOptions as SqsOptions
 from conduit_connectors.sqs import SqsQueue
+from queue_servers import sqs_client
 
 from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
 
 NAMES = ["sqlite", "redis", "nats", "sqs"]
+"""Each with its real server; that of SQS is ElasticMQ. `moto` is SQS too, with the errors of Amazon's service."""
 LONG_SECONDS = 60.0
 GROUP = "workers"
 """The group of the pipelines that tests have share a queue."""
@@ -167,10 +168,7 @@ class SqsHarness(QueueHarness):
         super().__init__()
         self._keys = {"access_key": "tester", "secret_key": "not-a-secret", "region": "eu-west-1"}
         self._endpoint = endpoint
-        self._client = boto3.session.Session().client(
-            "sqs", endpoint_url=endpoint, region_name="eu-west-1", aws_access_key_id="tester",
-            aws_secret_access_key="not-a-secret",
-        )  # fmt: skip
+        self._client = sqs_client(endpoint)
         self._url = self._client.create_queue(QueueName=name)["QueueUrl"]
 
     def make(self) -> LeasedQueue:
@@ -198,14 +196,14 @@ def make_harness(request: pytest.FixtureRequest, tmp_path: Path, queue_name: str
         if name == "sqlite":
             return SqliteHarness(tmp_path / "queue.db")
         server = request.getfixturevalue(f"{name}_server")
-        kinds: dict[str, Any] = {"redis": RedisHarness, "nats": NatsHarness, "sqs": SqsHarness}
+        kinds: dict[str, Any] = {"redis": RedisHarness, "nats": NatsHarness, "sqs": SqsHarness, "moto": SqsHarness}
         harness: QueueHarness = kinds[name](server, queue_name)
         return harness
 
     return make
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=[*NAMES, "moto"])
 def harness(request: pytest.FixtureRequest, make_harness: Callable[[str], QueueHarness]) -> Iterator[QueueHarness]:
     """Each of them in turn."""
     made = make_harness(request.param)

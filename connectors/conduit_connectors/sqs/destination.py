@@ -82,8 +82,8 @@ class Destination(KeyWindowDestination[DestinationOptions]):
     pipelines may use it: a pipeline that starts again later sends what was not acked twice.
 
     Messages are text: raw bytes that are no UTF-8, and characters that XML does not have, are refused, and so is what
-    is larger than `size_max`. Metadata named in `metadata` are attributes. Tested with moto, which speaks the protocol
-    of SQS, and not with Amazon's service.
+    is larger than `size_max`. Metadata named in `metadata` are attributes. Tested with ElasticMQ, which is killed and
+    started again, and with moto; both speak the protocol of SQS. Not tested with Amazon's service.
     """
 
     requires: ClassVar = {"boto3": "conduit-dataflow[sqs]"}

@@ -25,7 +25,7 @@ from benchmarks.once import WARM_UP_RECORDS
 from benchmarks.styles import STYLES
 from benchmarks.works import WORKS
 
-FEW, MORE = 4096, 20_480
+FEW, MORE = 20_480, 36_864
 LIMITS = {OFF: (WITHOUT, 1.01), "otel": (OFF, 1.05), "openlineage": (OFF, 1.05)}
 """What each way is compared with, and how much it may cost against that."""
 TITLES = {"W1m": "generated records, counted", "W2m": "file to file", "W4m": "file to file, exactly once"}

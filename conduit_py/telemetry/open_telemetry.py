@@ -53,7 +53,7 @@ LOGGERS = ("conduit_py", "conduit_connectors", "conduit_processors")
 END_SECONDS = 2.0
 """How long the end of a process waits for the last exports. A collector that is gone must not hold up a stop."""
 RECORDS_LOOKED_AT_MAX, LINKS_MAX = 128, 16
-BATCHES, DETAILED = (400, 400.0), (64, 20.0)
+BATCHES, DETAILED = (400, 400.0), (16, 20.0)
 """How many batches of a run have a span, at once and in a second, and how many also have one at each node.
 
 Full batches are fewer, so each has one; of many small ones some have none. Those in a trace already have both.

@@ -24,6 +24,8 @@ TESTS = (
     "tests/store/test_backup.py",
     # These two import Spark and other large packages.
     "--ignore=tests/config/test_secrets.py", "--ignore=tests/graph/test_guarantees.py",
+    # These two start Kafka.
+    "--ignore=tests/processors/test_registry_end_to_end.py", "--ignore=tests/processors/test_registry_outages.py",
 )  # fmt: skip
 
 

@@ -178,7 +178,7 @@ release: .venv/.ready-release
 	@$(BIN)/python tests/support/licences.py dist/sbom.cdx.json
 	@ls -l dist
 
-# The tests that need no server, with each Python that can be had here: one of uv, of pyenv, or on the path.
+# The tests that need no server, with each Python that can be had here: of uv, of pyenv, on the path, or from Maven Central.
 test-pythons: .venv/.ready-release
 	@$(BIN)/python tests/support/pythons.py $(ARGS)
 

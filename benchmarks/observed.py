@@ -1,46 +1,34 @@
-"""`python -m benchmarks.observed`: what `--observe otel` costs a pipeline, against an A/A control.
+"""`python -m benchmarks.observed`: what observers cost a pipeline, and what it costs that there can be any.
 
-Every round runs the same pipeline of files three times: twice without an observer, which is the control, and once with
-traces, metrics and logs, sent to a collector in another process. CPU time of the whole process is compared, with its
-threads; with `--instructions` what valgrind counts, which is right on a busy machine too. A process of few records is
-subtracted, so starts and imports do not count. The exit code is 1 if its quickest round costs more than 5 per cent.
+Valgrind counts the instructions of a run, those of all threads included, so the load of the machine does not matter.
+Each way runs twice, with few and with more records: the difference, divided by the records that were more, is what a
+record costs. The ways are: a run without the hooks of observers, one with hooks and no observer, and observers that
+send to a server in another process. The exit code is 1 above a limit, 1 per cent off and 5 on; 2 without valgrind.
 """
 
 import argparse
 import os
-import resource
-import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from benchmarks import SLOWNESS_VARIABLE, report
-from benchmarks.chart import Bar, bar_chart
+from benchmarks.chart import Bar, bar_chart, stack
 from benchmarks.instructions import SLOWNESS, total_of
+from benchmarks.observed_once import OFF, WITHOUT
+from benchmarks.once import WARM_UP_RECORDS
+from benchmarks.styles import STYLES
+from benchmarks.works import WORKS
 
-CONTROL, OFF, ON = "off, again (A/A control)", "off", "--observe otel"
-FEW, RECORDS = 1024, 400_000
-LIMIT = 1.05
-
-PIPELINE = """
-from conduit_connectors import file
-from conduit_py import Pipeline, processor
-
-@processor
-def change(row: dict) -> dict:
-    row["total"] = row["price"] * row["count"]
-    return row
-
-pipeline = Pipeline(
-    "p", sources={"in": file.Source(path="in.jsonl", format="json")}, processors=[change],
-    destinations={"out": file.Destination(path="out.jsonl", format="json")},
-)
-"""
+FEW, MORE = 20_480, 36_864
+LIMITS = {OFF: (WITHOUT, 1.01), "otel": (OFF, 1.05), "openlineage": (OFF, 1.05)}
+"""What each way is compared with, and how much it may cost against that."""
+TITLES = {"W1m": "generated records, counted", "W2m": "file to file", "W4m": "file to file, exactly once"}
 
 COLLECTOR = """
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -63,34 +51,40 @@ server.serve_forever()
 
 @dataclass(frozen=True)
 class Row:
-    """The cost of one way to run, in CPU seconds or 10⁹ instructions, against the first one of the same round."""
+    """What a record costs one way to run a work."""
 
+    work: str
+    style: str
     way: str
-    cost: float
+    instructions: float
     ratio: float
-    lowest: float
-    highest: float
-    quickest: float
-    """The least cost of all rounds against that of the first way: what others do on the machine only adds to it."""
+    """Against the way that `LIMITS` names; above 1 is more."""
+    limit: float | None
 
 
 def main() -> int:
     arguments = parse_arguments()
-    with report.Report(arguments, timed=False) as out, tempfile.TemporaryDirectory() as folder, collector() as port:
-        rounds = [one_round(Path(folder), arguments, port, number) for number in range(arguments.rounds)]
-        out.rows = rows = [summarise(way, rounds) for way in (OFF, CONTROL, ON)]
-        out.facts |= {"records": arguments.records, "rounds": arguments.rounds}
+    if shutil.which("valgrind") is None:
+        print("this needs valgrind, which is not installed: apt-get install valgrind", file=sys.stderr)
+        return 2
+    # Else every process compiles every module, under valgrind for minutes.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    with report.Report(arguments, timed=False) as out, collector() as port:
+        pairs = [(work, style) for work in arguments.works for style in arguments.styles]
+        out.rows = rows = [row for pair in pairs for row in count_ways(*pair, arguments, port)]
+        out.facts |= {"few": arguments.few, "more": arguments.more}
         out.text = table(rows)
-        bars = [Bar(row.way, row.ratio, row.lowest, row.highest) for row in rows]
-        out.svg = bar_chart("the cost of an observer", "off = 1; less is better", bars, mark=1.0)
-    return 1 if rows[-1].quickest > LIMIT else 0
+        out.svg = stack([draw(*pair, rows) for pair in pairs])
+    return 1 if any(row.limit is not None and row.ratio > row.limit for row in rows) else 0
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observed", description=__doc__.partition("\n")[0])
-    parser.add_argument("--records", type=int, default=RECORDS)
-    parser.add_argument("--instructions", action="store_true", help="count them with valgrind in place of CPU time")
-    report.add_arguments(parser, rounds=7)
+    parser.add_argument("works", nargs="*", default=[*TITLES], help=f"{', '.join(TITLES)} by default")
+    parser.add_argument("--styles", nargs="*", default=["dict"], choices=list(STYLES))
+    parser.add_argument("--few", type=int, default=FEW)
+    parser.add_argument("--more", type=int, default=MORE)
+    report.add_arguments(parser)
     return parser.parse_args()
 
 
@@ -105,59 +99,61 @@ def collector() -> Iterator[int]:
             process.kill()
 
 
-def one_round(folder: Path, arguments: argparse.Namespace, port: int, number: int) -> dict[str, float]:
-    """The cost of the records beyond the first few, for each way, in an order that differs between rounds."""
-    ways = [OFF, CONTROL, ON]
-    cost = partial(cost_of, folder, port, counted=arguments.instructions)
-    return {way: cost(way, arguments.records) - cost(way, FEW) for way in ways[number % 3 :] + ways[: number % 3]}
+def count_ways(work: str, style: str, arguments: argparse.Namespace, port: int) -> list[Row]:
+    few, more = arguments.few, arguments.more
+    counted = {
+        way: (count_run(way, work, style, more, port) - count_run(way, work, style, few, port)) / (more - few)
+        for way in (WITHOUT, *LIMITS)
+    }
+    rows = []
+    for way, count in counted.items():
+        base, limit = LIMITS.get(way, (WITHOUT, None))
+        rows.append(Row(work, style, way, count, count / counted[base], limit))
+    return rows
 
 
-def cost_of(folder: Path, port: int, way: str, records: int, *, counted: bool) -> float:
-    """CPU seconds of a process, or how many thousand million instructions it takes."""
-    (folder / "p.py").write_text(PIPELINE)
-    (folder / "out.jsonl").unlink(missing_ok=True)
-    with (folder / "in.jsonl").open("w") as out:
-        out.writelines(f'{{"id":{n},"name":"name {n}","price":{n % 97}.5,"count":{n % 7}}}\n' for n in range(records))
-    # With `benchmarks`, whose clock goes as much slower as valgrind does: else calls look slow and move to threads.
-    line = "import benchmarks; from conduit_py.cli.main import main; main()"
-    command = [sys.executable, "-c", line, "run", "p.py", "--fresh"]
-    environment = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "PYTHONHASHSEED": "0"}
-    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
-    result = folder / "callgrind.out"
-    if counted:
-        environment |= {SLOWNESS_VARIABLE: str(SLOWNESS)}
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={result}", *command]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    extra = ["--observe", "otel"] if way == ON else []
-    subprocess.run([*command, *extra], cwd=folder, env=environment, check=True, capture_output=True)
-    if counted:
-        return total_of(result) / 1e9
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def summarise(way: str, rounds: Sequence[dict[str, float]]) -> Row:
-    ratios = sorted(each[way] / each[OFF] for each in rounds)
-    cost = statistics.median(each[way] for each in rounds)
-    quickest = min(each[way] for each in rounds) / min(each[OFF] for each in rounds)
-    return Row(way, cost, statistics.median(ratios), ratios[0], ratios[-1], quickest)
+def count_run(way: str, work: str, style: str, records: int, port: int) -> int:
+    """The instructions of one run after a warm-up, from its start until everything was sent."""
+    with tempfile.TemporaryDirectory(prefix="conduit-bench-") as name:
+        folder = Path(name)
+        for part, count in (("run", records), ("warm-up", WARM_UP_RECORDS)):
+            (folder / part).mkdir()
+            WORKS["W2m"].prepare(count, folder / part)
+        server = f"http://127.0.0.1:{port}"
+        environment = os.environ | {
+            # The order of sets and dicts of text would be another in every process.
+            "PYTHONHASHSEED": "0",
+            SLOWNESS_VARIABLE: str(SLOWNESS),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": server,
+            "OPENLINEAGE_URL": server,
+            # What waits for five seconds sends as often as at full speed.
+            "OTEL_BSP_SCHEDULE_DELAY": str(5000 * SLOWNESS),
+            "OTEL_BLRP_SCHEDULE_DELAY": str(5000 * SLOWNESS),
+        }
+        result = folder / "callgrind.out"
+        watched = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={result}"]
+        command = [sys.executable, "-m", "benchmarks.observed_once", way, work, style, str(records), name]
+        ran = subprocess.run([*watched, *command], capture_output=True, text=True, env=environment)
+        if ran.returncode:
+            raise SystemExit(f"{work}, {way} failed under valgrind:\n{ran.stderr[-4000:]}")
+        return total_of(result)
 
 
 def table(rows: Sequence[Row]) -> str:
-    head = ("", "way", "cost", "× off", "lowest", "highest", "quickest")
-    lines = [
-        (
-            "",
-            row.way,
-            f"{row.cost:.2f}",
-            f"{row.ratio:.3f}",
-            f"{row.lowest:.3f}",
-            f"{row.highest:.3f}",
-            f"{row.quickest:.3f}",
+    head = ("", "work", "functions take", "way", "instructions/record", "ratio", "limit")
+    lines: list[Sequence[str]] = []
+    for row in rows:
+        limit = "" if row.limit is None else f"{row.limit:.2f}"
+        lines.append(
+            ("", TITLES[row.work], row.style, row.way, f"{row.instructions:,.0f}", f"{row.ratio:.4f}", limit),
         )
-        for row in rows
-    ]
-    return report.table(head, lines)
+    return f"{report.table(head, lines)}\n\n{OFF!r} is compared with {WITHOUT!r}, an observer with {OFF!r}."
+
+
+def draw(work: str, style: str, rows: Sequence[Row]) -> str:
+    chosen = [row for row in rows if (row.work, row.style) == (work, style)]
+    bars = [Bar(row.way, row.ratio, row.ratio, row.ratio) for row in chosen]
+    return bar_chart(f"{TITLES[work]}: {style}", "less is better", bars, mark=1.0)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from benchmarks.chart import stack
 from benchmarks.instructions import total_of
 from benchmarks.latency import Notes, measure_here
 from benchmarks.measure import own_copy, prepared, same_work, summarise
+from benchmarks.observed import collector
 from benchmarks.once import Measurement
 from benchmarks.stages import add_up
 from benchmarks.works import WORKS
@@ -157,13 +158,26 @@ class TestInstructions:
         assert "apt-get install valgrind" in ran.stderr
 
 
-def test_the_cost_of_an_observer_is_compared_with_a_control() -> None:
-    ran = run("benchmarks.observed", "--records", "4096", "--rounds", "1", "--json")
+@pytest.mark.parametrize("way", ["no hooks", "off", "otel", "openlineage"])
+def test_a_run_whose_cost_is_counted_does_its_work(way: str, tmp_path: Path) -> None:
+    for part in ("run", "warm-up"):
+        (tmp_path / part).mkdir()
+        WORKS["W2m"].prepare(2000, tmp_path / part)
+    with collector() as port:
+        server = f"http://127.0.0.1:{port}"
+        environment = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": server, "OPENLINEAGE_URL": server}
+        command = [sys.executable, "-m", "benchmarks.observed_once", way, "W4m", "dict", "2000", str(tmp_path)]
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
 
-    # What so few records cost is chance, and so is whether it is above the limit.
-    assert ran.returncode in (0, 1), ran.stderr
-    rows = json.loads(ran.stdout)["rows"]
-    assert [row["way"] for row in rows] == ["off", "off, again (A/A control)", "--observe otel"]
+    assert ran.returncode == 0, ran.stderr
+    assert len((tmp_path / "run" / "out.jsonl").read_text().splitlines()) == 1800
+
+
+def test_the_cost_of_an_observer_needs_valgrind_and_says_so(tmp_path: Path) -> None:
+    ran = run("benchmarks.observed", path=str(tmp_path))
+
+    assert ran.returncode == 2
+    assert "apt-get install valgrind" in ran.stderr
 
 
 def test_every_message_of_a_queue_is_tracked_and_arrives_once() -> None:

@@ -101,6 +101,22 @@ class Throttle:
         return max(1, int(min(self._rates[0] * seconds, self._burst or sys.maxsize)))
 
 
+class Allowance:
+    """How often something may be done: so many times at once, and so many in a second after that."""
+
+    def __init__(self, at_once: int, per_second: float) -> None:
+        self._seconds, self._burst_seconds = 1 / per_second, at_once / per_second
+        self._used_until = -math.inf
+
+    def take(self, now: float) -> bool:
+        """Return whether it may be done now, and count it then."""
+        used_until = max(self._used_until, now - self._burst_seconds) + self._seconds
+        if used_until > now:
+            return False
+        self._used_until = used_until
+        return True
+
+
 class IdleBackoff:
     """The wait before an empty source is read again: doubled each time, up to `SECONDS_MAX`."""
 

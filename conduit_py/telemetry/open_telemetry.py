@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import cache, partial
 from itertools import islice
 from typing import Any
@@ -43,6 +43,7 @@ from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.reader import ReadBuffer
+from conduit_py.stream.signal import Allowance
 from conduit_py.stream.wiring import INSTRUMENTS, Instruments
 from conduit_py.telemetry.metrics_text import OtlpMetrics
 
@@ -52,8 +53,11 @@ LOGGERS = ("conduit_py", "conduit_connectors", "conduit_processors")
 END_SECONDS = 2.0
 """How long the end of a process waits for the last exports. A collector that is gone must not hold up a stop."""
 RECORDS_LOOKED_AT_MAX, LINKS_MAX = 128, 16
-BATCHES_AT_ONCE, BATCHES_PER_SECOND = 64, 20.0
-"""A run has spans of so many batches at most, and of all that are in a trace already: a span costs many records."""
+BATCHES, DETAILED = (400, 400.0), (16, 20.0)
+"""How many batches of a run have a span, at once and in a second, and how many also have one at each node.
+
+Full batches are fewer, so each has one; of many small ones some have none. Those in a trace already have both.
+"""
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -128,11 +132,11 @@ class TraceInstruments(Instruments):
     """
 
     def __init__(self, tracer: Tracer, pipeline: str) -> None:
-        self.tracer = tracer
-        self._pipeline = pipeline
-        self._allowed, self._counted_at = float(BATCHES_AT_ONCE), trio.current_time()
+        self.tracer, self._pipeline = tracer, pipeline
+        self._batches, self._detailed = Allowance(*BATCHES), Allowance(*DETAILED)
         self.open: dict[tuple[str, int], Span] = {}
-        """By source and first sequence, the span of each batch that is not released."""
+        self._above: dict[tuple[str, int], Span] = {}
+        """By source and first sequence, the span of each batch that is not released; those with spans of nodes."""
         self.traces: dict[str, list[Context]] = {}
         """By source, the traces of the records that are about to be registered."""
         self._clock_offset_ns = time.time_ns() - int(trio.current_time() * 1e9)
@@ -162,33 +166,32 @@ class TraceInstruments(Instruments):
 
     def begin_batch(self, source: str, first: int, records: int, read_at: float) -> None:
         traces = self.traces.pop(source, [])
-        self._allowed = min(self._allowed + (read_at - self._counted_at) * BATCHES_PER_SECOND, BATCHES_AT_ONCE)
-        self._counted_at = read_at
-        if self._allowed < 1 and not traces:
+        if not (self._batches.take(read_at) or traces):
             return
-        self._allowed -= 1
-        links = [Link(get_current_span(each).get_span_context()) for each in traces]
         attributes = self._attributes(source) | {"messaging.batch.message_count": records}
         # In the trace of its records if that is one; a batch of several traces has a trace of its own, with links.
-        above, links = (traces[0], []) if len(traces) == 1 else (Context(), links)
+        above, linked = (traces[0], []) if len(traces) == 1 else (Context(), traces)
+        links = [Link(get_current_span(each).get_span_context()) for each in linked]
         began_ns, name = self._clock_offset_ns + int(read_at * 1e9), f"batch {self._pipeline}"
         span = self.tracer.start_span(name, above, SpanKind.CONSUMER, attributes, links, began_ns)
         self.open[source, first] = span
+        if self._detailed.take(read_at) or traces:
+            self._above[source, first] = span
 
     def end_batches(self, source: str, before: int) -> None:
         """End the spans of the batches of a source whose first sequence is lower than this."""
         for key in [key for key in self.open if key[0] == source and key[1] < before]:
+            self._above.pop(key, None)
             self.open.pop(key).end()
 
     def begin_step(self, step: str, node: str, span: BatchSpan, records: int) -> Span:
         """Begin a span of a node below that of the batch."""
-        if (above := self.open.get((span.source, span.first))) is None:
+        if (above := self._above.get((span.source, span.first))) is None:
             return INVALID_SPAN
         attributes = self._attributes(node) | {"messaging.batch.message_count": records}
-        context = set_span_in_context(above, Context())
-        links = self._links(span.parts)
+        context, links = set_span_in_context(above, Context()), self._links(span.parts)[1:]
         kind = SpanKind.PRODUCER if step == "write" else SpanKind.INTERNAL
-        return self.tracer.start_span(f"{step} {node}", context, kind, attributes, links[1:])
+        return self.tracer.start_span(f"{step} {node}", context, kind, attributes, links)
 
     def _links(self, spans: Iterable[BatchSpan]) -> list[Link]:
         found = filter(None, (self.open.get((each.source, each.first)) for each in spans))
@@ -200,8 +203,8 @@ class TraceInstruments(Instruments):
     @contextmanager
     def observe_transaction(self, sealed: Sealed) -> Iterator[None]:
         links = self._links(each.span for ranges in sealed.ranges.values() for each in ranges)
-        counts: dict[str, Any] = {"conduit.records": sealed.records, "conduit.dead_letters": len(sealed.letters)}
-        attributes = {"conduit.pipeline": self._pipeline, **counts}
+        attributes: dict[str, Any] = {"conduit.records": sealed.records, "conduit.dead_letters": len(sealed.letters)}
+        attributes["conduit.pipeline"] = self._pipeline
         span = self.tracer.start_span(f"transaction {self._pipeline}", Context(), attributes=attributes, links=links)
         with _ending(span):
             yield
@@ -214,9 +217,8 @@ def _ending(span: Span, *, errors_only: bool = False) -> Iterator[None]:
         yield
     except BaseException as error:
         # The code, not the message: a message may quote the record that it is about.
-        span.set_status(
-            Status(StatusCode.ERROR, error.code if isinstance(error, ConduitError) else type(error).__name__)
-        )
+        code = error.code if isinstance(error, ConduitError) else type(error).__name__
+        span.set_status(Status(StatusCode.ERROR, code))
         span.end()
         raise
     if not errors_only:
@@ -245,8 +247,7 @@ class TracedReadBuffer(ReadBuffer):
 
     def __init__(self, traces: dict[str, list[Context]], source: str, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._traces = traces
-        self._source = source
+        self._traces, self._source = traces, source
 
     async def take(self) -> tuple[Reading, float] | None:
         taken = await super().take()
@@ -310,9 +311,7 @@ class TracedWrites(PluginCaller):
             self._in_call = False
 
     def call_here(self, name: str, *args: Any) -> Any:
-        if self._in_call:
-            return super().call_here(name, *args)
-        with _ending(self._begin(args[0])):
+        with nullcontext() if self._in_call else _ending(self._begin(args[0])):
             return super().call_here(name, *args)
 
     def _begin(self, batch: Batch) -> Span:

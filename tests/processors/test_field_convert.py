@@ -21,6 +21,10 @@ Refusal = Callable[..., RecordRefused]
 NOON = dt.datetime(2023, 1, 18, 17, 9, 37, 225877, tzinfo=dt.UTC)
 NOON_NANOSECONDS = 1674061777225877000
 BIG = 123456789012345678901234567890
+with pytest.raises(ValueError, match="day") as no_such_day:
+    dt.date(2026, 2, 31)
+NO_SUCH_DAY = str(no_such_day.value)
+"""What this Python says, which differs between versions."""
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_a_value_that_fits_is_converted(run: Run, type_: TypeName, value: Any, c
         ("time", "yesterday", "'yesterday' is not an RFC 3339 time such as 2026-01-31T09:30:00Z"),
         ("time", "2026-01-31 09:30:00Z", "'2026-01-31 09:30:00Z' is not an RFC 3339 time such as 2026-01-31T09:30:00Z"),
         ("time", "2026-01-31T09:30:00", "'2026-01-31T09:30:00' is not an RFC 3339 time such as 2026-01-31T09:30:00Z"),
-        ("time", "2026-02-31T09:30:00Z", "2026-02-31T09:30:00Z is not a time: day is out of range for month"),
+        ("time", "2026-02-31T09:30:00Z", f"2026-02-31T09:30:00Z is not a time: {NO_SUCH_DAY}"),
         (
             "time",
             "2026-01-31T09:30:00.0000001Z",

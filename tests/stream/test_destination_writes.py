@@ -27,6 +27,11 @@ from conduit_py.testing import (
     simulated,
 )
 
+with pytest.raises(ZeroDivisionError) as division:
+    divmod(1, 0)
+NO_QUOTIENT = f"ZeroDivisionError: {division.value}"
+"""What this Python says, which differs between versions."""
+
 
 class World:
     """Six records in batches of three, the letters kept, and the meters of the run."""
@@ -190,7 +195,7 @@ class TestWhen:
         assert state.status is Status.COMPLETED
         [letter] = world.letters
         assert (letter.message.sequence, letter.node) == (2, "a")
-        assert letter.error == "ZeroDivisionError: integer division or modulo by zero"
+        assert letter.error == NO_QUOTIENT
         assert world.log.numbers("a") == [0, 1, 3, 4, 5]
         assert world.log.numbers("b") == [0, 1, 2, 3, 4, 5]
 
@@ -236,7 +241,7 @@ class TestWhenWithProcessors:
         assert state.status is Status.COMPLETED
         [letter] = world.letters
         assert (letter.message.sequence, letter.node) == (2, "a:when")
-        assert letter.error == "ZeroDivisionError: integer division or modulo by zero"
+        assert letter.error == NO_QUOTIENT
         assert seen == [0, 1, 3, 4, 5]
 
     async def test_a_replayed_letter_of_a_processor_is_not_asked_for_again(self, autojump_clock: MockClock) -> None:

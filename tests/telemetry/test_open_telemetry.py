@@ -16,6 +16,7 @@ from otlp_collector import OtlpCollector, values
 from warm_python import run_command
 
 from conduit_py.metadata import trace_headers
+from conduit_py.stream.signal import Allowance
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SECRET = "the-content-of-a-record"
@@ -78,6 +79,13 @@ def test_a_run_sends_spans_of_its_batches_and_metrics_of_its_nodes(tmp_path: Pat
     }
     assert (sizes["in"].sum, len(sizes["in"].bucket_counts), sizes["in"].HasField("min")) == (3000, 9, False)
     assert collector.resources[0]["service.name"] == "conduit-py"
+
+
+def test_so_many_spans_begin_at_once_and_so_many_in_a_second_after_that() -> None:
+    # Powers of two, whose sums are exact.
+    allowance = Allowance(64, 16.0)
+
+    assert [sum(allowance.take(now) for _ in range(1000)) for now in (0.0, 0.5, 0.5, 100.0)] == [64, 8, 0, 64]
 
 
 def test_a_transaction_has_a_span_with_links_to_its_batches(tmp_path: Path, collector: OtlpCollector) -> None:

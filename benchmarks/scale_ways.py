@@ -75,9 +75,7 @@ def _iceberg(folder: Path) -> iceberg.Destination:
     return iceberg.Destination(table="db.t", catalog=catalog_of(folder / "iceberg"), columns=LAKE_COLUMNS)
 
 
-def run_pipeline(
-    source: Path, part_size: int, *, folder: Path, way: Way, options: SparkOptions, database: str
-) -> None:
+def run_pipeline(source: Path, part_size: int, *, folder: Path, way: Way, options: SparkOptions, database: str) -> None:
     """From nothing to everything visible, with the state in a folder of its own."""
     for path in (folder / name for name in ("dataset", "lines", "delta", "iceberg", "state")):
         shutil.rmtree(path, ignore_errors=True)
@@ -114,7 +112,7 @@ def changed_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def check_same_rows(folder: Path) -> None:
-    """Raise AssertionError unless the job and the last pipeline into Parquet wrote the same, in the same compression."""
+    """Raise AssertionError unless the job and the last pipeline wrote the same rows in the same compression."""
     tables, compressions = [], []
     for place in (folder / "job", folder / "dataset"):
         files = [pq.ParquetFile(path) for path in sorted(place.glob("part-*"))]

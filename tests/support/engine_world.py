@@ -19,14 +19,14 @@ from conduit_py.store.store import Store
 
 Supervise = Callable[[p.Pipeline, Store], Supervisor]
 
-WAYS = ("trio", "spark", "spark-prepared")
-"""One machine; Spark with a driver that writes record by record; Spark whose executors make ready what is written."""
 STAGED = "spark-staged"
 """Spark whose executors stage what is written."""
+WAYS = ("trio", "spark", "spark-prepared", STAGED)
+"""One machine; Spark with a driver that writes record by record; Spark whose executors make ready or stage it."""
 TABLES = "spark-tables"
-"""The same, in staging tables of a database."""
-EVERY_WAY = pytest.mark.parametrize("world", [*WAYS, STAGED, TABLES], indirect=True)
-"""For tests in which the way of writing matters: all others run in three ways."""
+"""The last one, in staging tables of a database."""
+EVERY_WAY = pytest.mark.parametrize("world", [*WAYS, TABLES], indirect=True)
+"""For tests in which the way of writing matters: all others run in four ways."""
 PART_SIZE = 2000
 """Bytes of input: small enough that a file of a test has several parts, and a transaction several bundles."""
 

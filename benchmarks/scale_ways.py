@@ -28,7 +28,6 @@ COLUMNS = {
 LAKE_COLUMNS = {name: "long" if kind == "int64" else kind for name, kind in COLUMNS.items()}
 SCHEMA = ", ".join(f"{name} {'BIGINT' if kind == 'int64' else kind}" for name, kind in COLUMNS.items())
 JOB = "job of PySpark → Parquet"
-TABLE = "scale"
 
 
 class OneByOne(file.Destination):
@@ -58,7 +57,7 @@ def ways(folder: Path, database: str) -> dict[str, Way]:
     dataset = partial(parquet.Destination, path=folder / "dataset", columns=COLUMNS)
     lake = partial(delta.Destination, path=str(folder / "delta"), columns=LAKE_COLUMNS)
     table = partial(_iceberg, folder)
-    rows = partial(postgres.Destination, url=database, table=TABLE)
+    rows = partial(postgres.Destination, url=database, table="scale")
     return {
         "records → file": Way(partial(OneByOne, path=folder / "records.jsonl", format="json")),
         "prepared → file": Way(partial(file.Destination, path=folder / "prepared.jsonl", format="json")),
@@ -82,8 +81,9 @@ def run_pipeline(source: Path, part_size: int, *, folder: Path, way: Way, option
     for path in folder.glob("*.jsonl"):
         path.unlink()
     if database:
+        # With the checkpoint of the run before, which is in the database too.
         with psycopg.connect(database) as connection:
-            connection.execute(f"DROP TABLE IF EXISTS {TABLE}")
+            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     pipeline = Pipeline(
         "scale",
         sources=[Source("in", file.Source(path=source, format="json"))],

@@ -5,6 +5,7 @@ and dead letters as on one machine.
 """
 
 import gc
+import logging
 import os
 import socket
 from collections import defaultdict
@@ -42,6 +43,8 @@ from conduit_py.stream.meter import COUNTERS
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 from conduit_py.stream.run import Run
 from conduit_py.wire_error import WireError
+
+log = logging.getLogger("conduit_py")
 
 
 class CarriedRecords(msgspec.Struct, frozen=True, array_like=True):
@@ -298,12 +301,20 @@ def _open_collector(
         return RecordCollector(place, results)
     instance: Any = declared.connector.fresh()
     if isinstance(instance, ManyWriterDestination):
-        at_end.callback(instance.discard_part)
+        at_end.callback(_discard, declared.id, instance)
         with PluginErrors(declared.id, "open_part"):
             instance.open_part(part.equipment[place], part.part)
     else:
         instance.equip(part.equipment[place])
     return PreparedCollector(place, declared, instance, results)
+
+
+def _discard(node: str, instance: ManyWriterDestination[Any]) -> None:
+    try:
+        instance.discard_part()
+    except Exception as error:  # a plugin boundary
+        # It must not mask why the task failed. The driver removes what no manifest names.
+        log.warning("%s: a task could not clear what it has staged: %s", node, describe(error))
 
 
 def _plan_error(error: Exception) -> FatalError:

@@ -53,6 +53,7 @@ EXECUTOR_CONF = {
     # Else such threads end when they have nothing to do, and what they had used is then taken for work.
     "spark.driver.extraJavaOptions": "-XX:-UseDynamicNumberOfCompilerThreads -XX:-UseDynamicNumberOfGCThreads",
 }
+DRIVER_CLASS = "org.apache.spark.deploy.SparkSubmit"
 JOB_AGAIN = f"{JOB}, again"
 NO_DATABASE = "postgresql://127.0.0.1:1/none"
 WARM_PARTS = 60
@@ -220,7 +221,8 @@ def measure(arguments: argparse.Namespace) -> list[Cost]:
 
 def driver_java() -> tuple[float, float]:
     """Seconds of CPU of the driver's Java since its start: all of it, and of the threads that compile its code."""
-    below = [each.pid for each in processes(os.getpid()) if "java" in each.command.split(" ")[0]]
+    # By its class: the cluster, and with it its executors, are below this process too.
+    below = [each.pid for each in processes(os.getpid()) if DRIVER_CLASS in each.command.split(" ")]
     # The clock of another process, as clock_getcpuclockid(3) gives it: in nanoseconds, with threads that have ended.
     whole = sum(time.clock_gettime((~pid << 3) | 2) for pid in below)
     compiling = 0

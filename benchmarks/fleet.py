@@ -3,6 +3,9 @@
 A real `conduit-py serve` runs as many pipelines as asked for, each at a steady rate, while a page is open
 (the live stream), Prometheus scrapes, and two addresses of the API are timed. At the end SIGTERM must
 drain everything: every record that was made is in the output once.
+
+With `--processes N --compare ROUNDS` one process and N take turns. At a rate that one process cannot hold, the ratio of
+their records is what N give. The ratio of CPU for a record says what they could give, also on a busy machine.
 """
 
 import argparse
@@ -94,6 +97,9 @@ class Figures:
         """Of each second. The server, the page and Prometheus have their part in it."""
         return 1000 * self.cpu_share / self.pipelines
 
+    def cpu_us_per_record(self) -> float:
+        return 1e6 * self.cpu_share / self.acked_per_second if self.acked_per_second else math.nan
+
     def growth_mb_per_minute(self) -> float:
         """The slope of memory over the second half: the first is allowed to warm up. NaN with fewer than two points."""
         half = [(at, mb) for at, mb in self.memory_mb if at >= self.seconds / 2]
@@ -102,6 +108,8 @@ class Figures:
 
 def main() -> int:
     arguments = parse_arguments()
+    if arguments.compare:
+        return compare(arguments)
     figures = measure(arguments.pipelines, arguments.rate, arguments.seconds, arguments.acked, arguments.processes)
     if arguments.json:
         print(json.dumps(figures.plain()))
@@ -117,8 +125,33 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--acked", type=int, default=0, help="go on until so many records are acked in all")
     parser.add_argument("--processes", type=int, default=0, help="as of `serve`")
+    parser.add_argument("--compare", type=int, default=0, metavar="ROUNDS", help="one process and several in turns")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Let one process and several take turns, and print the ratios of each round."""
+    speeds, costs, bad = list[float](), list[float](), 0
+    for number in range(arguments.compare):
+        # Every other round goes backwards: the machine may have more to do at one end of it.
+        order = (0, arguments.processes)[:: -1 if number % 2 else 1]
+        found = {each: measure(arguments.pipelines, arguments.rate, arguments.seconds, 0, each) for each in order}
+        one, several = found[0], found[arguments.processes]
+        speeds.append(several.acked_per_second / one.acked_per_second)
+        costs.append(several.cpu_us_per_record() / one.cpu_us_per_record())
+        bad += sum(each.lost_or_doubled or each.exit_code != 0 for each in found.values())
+        for name, each in (("one process", one), (f"{arguments.processes} processes", several)):
+            print(
+                f"round {number + 1}, {name}: {each.acked_per_second:,.0f} records/s, "
+                f"read to ack {1000 * each.settling_seconds:.0f} ms, {each.cpu_us_per_record():.1f} µs of CPU each, "
+                f"{each.cpu_share:.2f} cores, {each.server_share:.2f} of them by the server, "
+                f"load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+    print(f"records: {statistics.median(speeds):.2f} x ({min(speeds):.2f} to {max(speeds):.2f})")
+    print(f"CPU for a record: {statistics.median(costs):.2f} x ({min(costs):.2f} to {max(costs):.2f})")
+    return 1 if bad else 0
 
 
 def measure(pipelines: int, rate: float, seconds: float, acked: int = 0, processes: int = 0) -> Figures:
@@ -289,6 +322,7 @@ def print_figures(figures: Figures) -> None:
     by_minute = {int(at // 60): mb for at, mb in figures.memory_mb}
     print("memory by minute  " + " ".join(f"{mb:.0f}" for mb in by_minute.values()) + " MB")
     print(f"growth            {figures.growth_mb_per_minute():+.2f} MB a minute over the second half")
+    print(f"CPU for a record  {figures.cpu_us_per_record():.1f} µs")
     each = f"{figures.cpu_ms_per_pipeline():.2f} ms a second for each pipeline (goal: {CPU_GOAL_MS} ms at 200 × 20)"
     print(f"processor         {figures.cpu_share:.0%} of a core, {each}")
     if figures.processes:

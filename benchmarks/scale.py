@@ -1,8 +1,12 @@
 """`make bench-scale`: what a record costs the driver of Spark, by the way it is written and the number of executors.
 
 Each number of executors is a process with a session of its own on a cluster of this machine. All ways take turns in
-it, once to get warm, then with few and with many records: the difference is what records cost, without the start and
-the end of a run. The driver is its Python and its Java. Bytes are what tasks return to it.
+it: first until Java is warm, then with few and with many records. The difference is what records cost, without
+the start and the end of a run. The driver is its Python and its Java. Bytes are what tasks return to it.
+
+Java compiles its own code for minutes, whatever it has to do, and a run of seconds cannot tell that from work. So each
+way first runs some hundred jobs of few records, which the driver has as much work with as with large ones. The threads
+that compile are counted apart. "÷ job" is the speed of whole runs against the job of PySpark in the same round.
 
 With `--processes` executors are plain processes, without Spark and Java: that is quick, and shows the driver's Python.
 """
@@ -10,13 +14,12 @@ With `--processes` executors are plain processes, without Spark and Java: that i
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial, partialmethod
@@ -25,31 +28,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import orjson
-import pyarrow as pa
-import trio
-from conduit_connectors import file, objects, parquet
 from process_tree import processes
 from pyspark.sql import SparkSession
 from spark_cluster import PEER_CONF, SparkCluster
 
-from benchmarks.spark_engine import changed, on_spark, to_end
+from benchmarks.scale_ways import JOB, check_same_rows, run_job, run_pipeline, ways
 from benchmarks.spark_measure import Meter, say
 from benchmarks.spark_part import session_of
-from benchmarks.spark_work import change
-from benchmarks.workload import dropped, write_input
-from conduit_py import Destination, Pipeline, Source, processor
+from benchmarks.workload import write_input
 from conduit_py.spark.engine.executors import Executors
+from conduit_py.spark.engine.remote_source import PART_SIZE
 from conduit_py.spark.engine.task import perform
 from conduit_py.spark.session.shared_session import SparkOptions
+from conduit_py.testing.services import PostgresServer
 
 ROOT = Path(__file__).parent.parent
-COLUMNS = {
-    "id": "int64", "ts": "string", "user": "string", "amount": "double", "note": "string", "cents": "int64",
-    "band": "string", "digest": "string",
-}  # fmt: skip
-SCHEMA = ", ".join(f"{name} {'BIGINT' if kind == 'int64' else kind}" for name, kind in COLUMNS.items())
-JOB = "job of PySpark → Parquet"
 EXECUTOR_CONF = {
     **PEER_CONF,
     "spark.executor.cores": "1",
@@ -57,32 +50,34 @@ EXECUTOR_CONF = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Else such threads end when they have nothing to do, and what they had used is then taken for work.
+    "spark.driver.extraJavaOptions": "-XX:-UseDynamicNumberOfCompilerThreads -XX:-UseDynamicNumberOfGCThreads",
 }
-
-
-class OneByOne(file.Destination):
-    """A file as most destinations are: the driver writes every record."""
-
-    def prepares(self, *, exactly_once: bool) -> bool:
-        return False
+DRIVER_CLASS = "org.apache.spark.deploy.SparkSubmit"
+JOB_AGAIN = f"{JOB}, again"
+NO_DATABASE = "postgresql://127.0.0.1:1/none"
+WARM_PARTS = 60
+"""Parts of the few records while Java gets warm."""
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What one way cost with so many executors: of the driver for a record, and of everybody in time."""
+    """What one way cost with so many executors: microseconds of CPU for a record, and time, in each round."""
 
     executors: int
     way: str
     python_us: list[float]
-    """Microseconds of CPU of the driver's Python for a record, in each round."""
+    """Of the driver's Python."""
     java_us: list[float]
-    """The same of its Java, without the threads that compile its code."""
+    """Of its Java, with its garbage collection, without the threads that compile its code."""
     compiling_us: list[float]
-    """The same of those threads. Java compiles for some minutes, whatever the number of records is."""
+    """Of those threads."""
     driver_bytes: list[float]
+    worker_python_us: list[float]
+    """Of the Python of all executors."""
+    worker_java_us: list[float]
+    """Of their Java."""
     records_per_second: list[float]
-    """While records are read, processed and written."""
-    workers_us: list[float]
-    """Microseconds of CPU of all executors for a record, Python and Java."""
+    """Of whole runs with many records."""
 
 
 class Taken(NamedTuple):
@@ -92,8 +87,80 @@ class Taken(NamedTuple):
     java: float
     compiling: float
     seconds: float
-    executors: float
+    worker_python: float
+    worker_java: float
     returned: float
+
+
+Call = Callable[[Path, int], None]
+"""Runs a way over an input, in parts of so many bytes."""
+
+
+class Bench(NamedTuple):
+    """The ways to measure, and what is the same for all of them."""
+
+    calls: Mapping[str, Call]
+    meter: Meter
+    traffic: "Traffic"
+    folder: Path
+    records: int
+    few: int
+    rounds: int
+    warm: int
+    executors: int
+
+    def measure(self) -> list[Cost]:
+        self._get_warm()
+        found: dict[str, list[tuple[Taken, Taken]]] = {way: [] for way in self.calls}
+        for number in range(self.rounds):
+            # Every other round goes backwards, so that nobody always comes after the same neighbour.
+            for way in list(self.calls)[:: -1 if number % 2 else 1]:
+                less, more = (self._take(partial(self.calls[way], self.folder / name, PART_SIZE)) for name in INPUTS)
+                found[way].append((less, more))
+        return [self._cost(way, each) for way, each in found.items()]
+
+    def _get_warm(self) -> None:
+        size = (self.folder / "few").stat().st_size
+        for way, call in self.calls.items():
+            say(f"{way}: getting warm")
+            for _ in range(self.warm):
+                call(self.folder / "few", max(1, size // WARM_PARTS))
+            call(self.folder / "many", PART_SIZE)
+        if JOB in self.calls and any("Parquet" in way for way in self.calls if way not in (JOB, JOB_AGAIN)):
+            check_same_rows(self.folder)
+
+    def _take(self, call: Callable[[], None]) -> Taken:
+        before, java, python = self.traffic.bytes, driver_java(), time.process_time()
+        used = self.meter.used(call)
+        # Finer than what /proc tells: the driver may need a few milliseconds only.
+        python = time.process_time() - python
+        whole, compiling = (after - known for after, known in zip(driver_java(), java, strict=True))
+        by_role = used.by_role
+        returned = self.traffic.bytes - before
+        own = whole - compiling
+        return Taken(python, own, compiling, used.seconds, by_role["workers"], by_role["Java"] - whole, returned)
+
+    def _cost(self, way: str, taken: list[tuple[Taken, Taken]]) -> Cost:
+        rest = self.records - self.few
+
+        def each_us(name: str) -> list[float]:
+            return [1e6 * (getattr(more, name) - getattr(less, name)) / rest for less, more in taken]
+
+        return Cost(
+            self.executors,
+            way,
+            each_us("python"),
+            each_us("java"),
+            each_us("compiling"),
+            # Of the whole run: the difference may be that of no part.
+            [more.returned / self.records for _, more in taken],
+            each_us("worker_python"),
+            each_us("worker_java"),
+            [self.records / more.seconds for _, more in taken],
+        )
+
+
+INPUTS = ("few", "many")
 
 
 class Traffic:
@@ -114,149 +181,58 @@ class Traffic:
             Executors.close = lambda spark: None  # type: ignore[assignment, method-assign]
 
 
-def ways(folder: Path) -> dict[str, tuple[Callable[[], Any], str]]:
-    """By name, a destination and a delivery."""
-    dataset = partial(parquet.Destination, path=folder / "dataset", columns=COLUMNS)
-    return {
-        "records → file": (partial(OneByOne, path=folder / "records.jsonl", format="json"), "at_least_once"),
-        "prepared → file": (partial(file.Destination, path=folder / "prepared.jsonl", format="json"), "at_least_once"),
-        "staged → JSON lines": (partial(objects.Destination, url=str(folder / "lines")), "at_least_once"),
-        "staged → Parquet": (dataset, "at_least_once"),
-        "staged → Parquet, exactly once": (dataset, "exactly_once"),
-    }
-
-
-def run_pipeline(source: Path, folder: Path, way: str, options: SparkOptions) -> None:
-    make, delivery = ways(folder)[way]
-    for path in (folder / "dataset", folder / "lines", folder / "state"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob("*.jsonl"):
-        path.unlink()
-    into: Any = make()
-    pipeline = Pipeline(
-        "scale",
-        sources=[Source("in", file.Source(path=source, format="json"))],
-        # A column of lists cannot be declared, so everybody leaves it out.
-        processors=[changed, processor(leave_tags_out)],
-        destinations=[Destination("out", into)],
-        delivery=delivery,  # type: ignore[arg-type]
-    )
-    trio.run(to_end, pipeline, folder / "state", on_spark(options))
-
-
-def leave_tags_out(order: dict[str, Any]) -> dict[str, Any]:
-    del order["tags"]
-    return order
-
-
-def run_job(session: SparkSession, source: Path, folder: Path) -> None:
-    """The same work as one would write it with PySpark alone, which keeps no position and no dead letters."""
-    lines = session.read.text(str(source)).selectExpr("cast(value AS binary) AS line")
-    lines.mapInArrow(changed_rows, SCHEMA).write.mode("overwrite").parquet(str(folder / "job"))
-
-
-def changed_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        orders = map(orjson.loads, batch.column(0).to_pylist())
-        rows = [leave_tags_out(change(order)) for order in orders if not dropped(order)]
-        yield pa.RecordBatch.from_pylist(rows).select(list(COLUMNS))
-
-
-def measure(executors: int, records: int, rounds: int, only: str) -> list[Cost]:
+def measure(arguments: argparse.Namespace) -> list[Cost]:
     """In this process: the costs of all ways with so many executors."""
-    traffic, few = Traffic(), max(1000, records // 10)
+    executors, records = arguments.one, arguments.records
+    few = max(1000, records // 10)
     with ExitStack() as until_end:
         folder = Path(until_end.enter_context(tempfile.TemporaryDirectory()))
-        nodes = until_end.enter_context(SparkCluster(folder / "cluster", workers=1, cores=8, memory="8g"))
+        # No server where nobody asks for it: it would be one more process beside what is measured.
+        known = ways(folder, NO_DATABASE)
+        wanted = [way for way in (*known, JOB, JOB_AGAIN) if any(text in way for text in arguments.ways)]
+        database = ""
+        if any("PostgreSQL" in way for way in wanted):
+            database = until_end.enter_context(PostgresServer.started()).create_database()
         write_input(folder / "few", few)
         write_input(folder / "many", records)
-        options = SparkOptions(
-            master=nodes.url, conf=EXECUTOR_CONF | {"spark.cores.max": str(executors)}, start_seconds=300
-        )
-        with session_of(options) as session:
+        if arguments.processes:
+            pool = until_end.enter_context(ProcessPoolExecutor(executors, get_context("spawn")))
+            traffic, meter, session = Traffic(pool, executors), Meter(), None
+            options = SparkOptions(master="local[2]")
+        else:
+            traffic = Traffic()
+            nodes = until_end.enter_context(SparkCluster(folder / "cluster", workers=1, cores=8, memory="8g"))
+            conf = EXECUTOR_CONF | {"spark.cores.max": str(executors)}
+            options = SparkOptions(master=nodes.url, conf=conf, start_seconds=300)
+            session = until_end.enter_context(session_of(options))
             wait_for(session, executors)
             meter = Meter(*nodes.workers.values())
-            calls: dict[str, Callable[[Path], None]] = {
-                way: partial(run_pipeline, folder=folder, way=way, options=options) for way in ways(folder)
-            }
-            calls[JOB] = partial(run_job, session, folder=folder)
-            calls = {way: call for way, call in calls.items() if only in way}
-            return _measure_all(executors, calls, meter, traffic, folder, records, few, rounds)
+        calls: dict[str, Call] = {
+            name: partial(run_pipeline, folder=folder, way=way, options=options, database=database)
+            for name, way in ways(folder, database or NO_DATABASE).items()
+        }
+        if session is not None:
+            calls[JOB] = calls[JOB_AGAIN] = partial(run_job, session=session, folder=folder)
+        calls = {way: call for way, call in calls.items() if way in wanted}
+        warm = 0 if arguments.processes else arguments.warm
+        bench = Bench(calls, meter, traffic, folder, records, few, arguments.rounds, warm, executors)
+        return bench.measure()
 
 
-def measure_processes(executors: int, records: int, rounds: int, only: str) -> list[Cost]:
-    """The same with executors that are plain processes."""
-    few, options = max(1000, records // 10), SparkOptions(master="local[2]")
-    with ExitStack() as until_end:
-        folder = Path(until_end.enter_context(tempfile.TemporaryDirectory()))
-        pool = until_end.enter_context(ProcessPoolExecutor(executors, get_context("spawn")))
-        traffic = Traffic(pool, executors)
-        write_input(folder / "few", few)
-        write_input(folder / "many", records)
-        named = [way for way in ways(folder) if only in way]
-        calls = {way: partial(run_pipeline, folder=folder, way=way, options=options) for way in named}
-        return _measure_all(executors, calls, Meter(), traffic, folder, records, few, rounds)
-
-
-def _measure_all(
-    executors: int,
-    calls: Mapping[str, Callable[[Path], None]],
-    meter: Meter,
-    traffic: Traffic,
-    folder: Path,
-    records: int,
-    few: int,
-    rounds: int,
-) -> list[Cost]:
-    found: dict[str, list[Taken]] = {way: [] for way in calls}
-    for call in calls.values():
-        call(folder / "few")
-    for _ in range(rounds):
-        for way, call in calls.items():
-            less, more = (_take(meter, traffic, partial(call, folder / name)) for name in ("few", "many"))
-            rest = Taken(*(each - other for each, other in zip(more, less, strict=True)))
-            # Bytes of the whole run: the difference may be that of no part.
-            found[way].append(rest._replace(returned=more.returned * (records - few) / records))
-    return [_cost(executors, way, each, records - few) for way, each in found.items()]
-
-
-def _take(meter: Meter, traffic: Traffic, call: Callable[[], None]) -> Taken:
-    before, java, python = traffic.bytes, _driver_java_threads(), time.process_time()
-    used = meter.used(call)
-    # Finer than what /proc tells: the driver may need a few milliseconds only.
-    python = time.process_time() - python
-    threads = {id: (name, spent - java.get(id, ("", 0.0))[1]) for id, (name, spent) in _driver_java_threads().items()}
-    compiling = sum(spent for name, spent in threads.values() if "Compiler" in name)
-    other = sum(spent for name, spent in threads.values() if "Compiler" not in name)
-    executors = used.by_role["workers"] + used.by_role["Java"] - compiling - other
-    return Taken(python, other, compiling, used.seconds, executors, traffic.bytes - before)
-
-
-def _driver_java_threads() -> dict[int, tuple[str, float]]:
-    """By their ids, the names of the threads of the driver's Java, and the seconds of CPU that each has used."""
-    below = [each.pid for each in processes(os.getpid()) if "java" in each.command.split(" ")[0]]
-    found = {}
+def driver_java() -> tuple[float, float]:
+    """Seconds of CPU of the driver's Java since its start: all of it, and of the threads that compile its code."""
+    # By its class: the cluster, and with it its executors, are below this process too.
+    below = [each.pid for each in processes(os.getpid()) if DRIVER_CLASS in each.command.split(" ")]
+    # The clock of another process, as clock_getcpuclockid(3) gives it: in nanoseconds, with threads that have ended.
+    whole = sum(time.clock_gettime((~pid << 3) | 2) for pid in below)
+    compiling = 0
     for path in (path for pid in below for path in Path(f"/proc/{pid}/task").iterdir()):
         try:
-            name, stat = path.joinpath("comm").read_text().strip(), path.joinpath("schedstat").read_text()
+            if "Compiler" in path.joinpath("comm").read_text():
+                compiling += int(path.joinpath("schedstat").read_text().split()[0])
         except OSError:
             continue  # It has ended meanwhile.
-        # In nanoseconds: what /proc tells elsewhere is in hundredths of a second.
-        found[int(path.name)] = name, int(stat.split()[0]) / 1e9
-    return found
-
-
-def _cost(executors: int, way: str, taken: list[Taken], records: int) -> Cost:
-    return Cost(
-        executors,
-        way,
-        [1e6 * each.python / records for each in taken],
-        [1e6 * each.java / records for each in taken],
-        [1e6 * each.compiling / records for each in taken],
-        [each.returned / records for each in taken],
-        [records / max(each.seconds, 1e-9) for each in taken],
-        [1e6 * each.executors / records for each in taken],
-    )
+    return whole, compiling / 1e9
 
 
 def wait_for(session: SparkSession, executors: int) -> None:
@@ -269,43 +245,54 @@ def wait_for(session: SparkSession, executors: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-scale", description=__doc__)
-    parser.add_argument("--executors", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--executors", type=int, nargs="*", default=[1, 2, 4, 8])
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=5, help=f"runs of {WARM_PARTS} parts of each way before all rounds")
     parser.add_argument("--processes", action="store_true", help="without Spark")
-    parser.add_argument("--ways", default="", help="only ways with this text in their names")
+    parser.add_argument("--ways", nargs="*", default=[""], help="only ways with one of these texts in their names")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        do = measure_processes if arguments.processes else measure
-        print(json.dumps(msgspec.to_builtins(do(arguments.one, arguments.records, arguments.rounds, arguments.ways))))
+        print(json.dumps(msgspec.to_builtins(measure(arguments))))
         return 0
     print(f"{arguments.records:,} records, {arguments.rounds} rounds, load {os.getloadavg()[0]:.1f}")
-    print(f"executors  {'way':32}    µs Python       µs Java  µs compiling   bytes  µs executors  records/s")
+    print(
+        "                                                    µs of the driver                     µs of executors\n"
+        f"executors  {'way':34} {'Python':>18} {'Java':>18} compiling   bytes  Python   Java  records/s  ÷ job"
+    )
     for executors in arguments.executors:
         say(f"{executors} executors")
-        for cost in _in_own_process(executors, arguments):
-            figures = (
-                f"{_middle(cost.python_us, 2):>12} {_middle(cost.java_us, 2):>13} "
-                f"{statistics.median(cost.compiling_us):13.2f} "
-                f"{statistics.median(cost.driver_bytes):7.3f} {statistics.median(cost.workers_us):13.1f} "
-                f"{statistics.median(cost.records_per_second):10,.0f}"
-            )
-            print(f"{executors:>9}  {cost.way:32} {figures}", flush=True)
+        costs = _in_own_process(executors, arguments)
+        job = next((cost.records_per_second for cost in costs if cost.way == JOB), [])
+        for cost in costs:
+            print(_line(cost, job), flush=True)
     print(f"load {os.getloadavg()[0]:.1f}")
     return 0
 
 
-def _middle(values: list[float], digits: int) -> str:
-    spread = f" ({min(values):.{digits}f}–{max(values):.{digits}f})" if len(values) > 1 else ""
-    return f"{statistics.median(values):.{digits}f}{spread}"
+def _line(cost: Cost, job: Sequence[float]) -> str:
+    median = statistics.median
+    speeds = [own / other for own, other in zip(cost.records_per_second, job, strict=False)]
+    return (
+        f"{cost.executors:>9}  {cost.way:34} {_middle(cost.python_us):>18} {_middle(cost.java_us):>18} "
+        f"{median(cost.compiling_us):9.2f} {median(cost.driver_bytes):7.3f} {median(cost.worker_python_us):7.2f} "
+        f"{median(cost.worker_java_us):6.2f} {median(cost.records_per_second):10,.0f}  {_middle(speeds)}"
+    )
+
+
+def _middle(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    spread = f" ({min(values):.2f}–{max(values):.2f})" if len(values) > 1 else ""
+    return f"{statistics.median(values):.2f}{spread}"
 
 
 def _in_own_process(executors: int, arguments: argparse.Namespace) -> list[Cost]:
     # Executors of the cluster import the work from here.
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests/support"), os.environ.get("PYTHONPATH")]))
-    limits = ["--records", str(arguments.records), "--rounds", str(arguments.rounds), "--ways", arguments.ways]
-    limits += ["--processes"] if arguments.processes else []
+    limits = ["--records", str(arguments.records), "--rounds", str(arguments.rounds), "--warm", str(arguments.warm)]
+    limits += ["--ways", *arguments.ways, *(["--processes"] if arguments.processes else [])]
     command = [sys.executable, "-m", "benchmarks.scale", "--one", str(executors), *limits]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"PYTHONPATH": path})
     return msgspec.json.decode(ran.stdout.splitlines()[-1], type=list[Cost])

@@ -12,6 +12,7 @@ from benchmarks.spark_work import change
 from benchmarks.workload import dropped
 from conduit_py import Destination, Pipeline, Record, Source, processor
 from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.spark.engine.remote_source import PART_SIZE
 from conduit_py.spark.engine.supervisor import SparkSupervisor
 from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.status import Status
@@ -45,8 +46,8 @@ def run(source: Path, out: Path, delivery: Delivery, spark: SparkOptions) -> Non
     _run(on_spark(spark), source, out, delivery)
 
 
-def on_spark(spark: SparkOptions) -> Supervise:
-    return lambda pipeline, store: SparkSupervisor(pipeline, store, spark=spark)
+def on_spark(spark: SparkOptions, part_size: int = PART_SIZE) -> Supervise:
+    return lambda pipeline, store: SparkSupervisor(pipeline, store, spark=spark, part_size=part_size)
 
 
 def run_here(source: Path, out: Path, delivery: Delivery) -> None:

@@ -61,14 +61,21 @@ class Meter:
         self._roots = (os.getpid(), *roots)
 
     def used(self, call: Callable[[], object]) -> Used:
-        before = {each.pid: each.cpu_seconds for each in processes(*self._roots)}
+        before = {each.pid: each for each in processes(*self._roots)}
         started = time.perf_counter()
         call()
         seconds = time.perf_counter() - started
         by_role = dict.fromkeys(ROLES, 0.0)
-        # Process by process: a Python worker that was idle for long ends, and what it had used is then nobody's.
-        for each in processes(*self._roots):
-            by_role[role_of(each)] += each.cpu_seconds - before.get(each.pid, 0.0)
+        after = {each.pid: each for each in processes(*self._roots)}
+        # A Python worker that has ended is counted with its daemon, with all that it had used before.
+        gone = [each for pid, each in before.items() if pid not in after]
+        by_role["workers"] -= sum(each.cpu_seconds + each.ended_seconds for each in gone if role_of(each) == "workers")
+        for pid, each in after.items():
+            known = before.get(pid, each._replace(cpu_seconds=0.0, ended_seconds=0.0))
+            by_role[role_of(each)] += each.cpu_seconds - known.cpu_seconds
+            # Below Java too: what it starts and outlives are the daemons of Python workers.
+            if role_of(each) != "driver":
+                by_role["workers"] += each.ended_seconds - known.ended_seconds
         return Used(seconds, sum(by_role.values()), by_role)
 
 

@@ -97,7 +97,11 @@ class LazyColumn(Sequence[T]):
 
 def take(values: Any, indices: Sequence[int]) -> Any:
     """Return the values of a list, column or table at these indices, which may repeat."""
-    return values.take(indices) if isinstance(values, TableRows | LazyColumn) else [values[index] for index in indices]
+    if isinstance(values, TableRows | LazyColumn):
+        return values.take(indices)
+    if type(indices) is range and indices.step == 1:
+        return values[indices.start : indices.stop]
+    return [values[index] for index in indices]
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -7,6 +7,7 @@ There is no pickle: decoding runs nobody else's code, and makes nothing but the 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import chain
 from types import NoneType
 from typing import Any, Literal, NoReturn
 from uuid import UUID
@@ -96,8 +97,24 @@ def encode_payload(value: Any) -> bytes:
 
 
 def decode_payload(encoded: bytes) -> Any:
-    """The payload that `encode_payload` encoded."""
+    """The payload that `encode_payload` encoded, or the list of `encode_all`."""
     return _ANY.decode(encoded)
+
+
+def encode_all(values: Sequence[Any]) -> bytes | None:
+    """Payloads or None, as one list; None if there is one among them that MessagePack itself would change."""
+    kinds = {*map(type, values)}
+    if not kinds <= _TOGETHER:
+        return None
+    rows = values if kinds == {dict} else [value for value in values if type(value) is dict]
+    try:
+        # All values and all keys in one look each: a call for each payload costs twice as much.
+        flat = _is_all_plain(map(type, chain.from_iterable(map(dict.values, rows))))
+        if (flat and _is_all_text(map(type, chain.from_iterable(rows)))) or all(map(_is_plain, rows)):
+            return _ENCODER.encode(values)
+    except (OverflowError, UnicodeEncodeError, RecursionError):
+        pass
+    return None
 
 
 class EncodedBatch(msgspec.Struct, frozen=True):
@@ -112,27 +129,33 @@ class EncodedBatch(msgspec.Struct, frozen=True):
     positions: list[bytes] = []
     pieces: list[Piece] | None = None
     schemas: dict[str, CollectionSchema] = {}
+    together: bytes | None = None
+    """All payloads in one list, in place of `values`, if they can be encoded so."""
 
     @classmethod
     def of(cls, batch: Batch, *, identities: bool) -> "EncodedBatch":
         """Encode a batch. Raises RecordRefused if a value cannot be encoded. Payloads of the user's types are dicts."""
         kind: Literal["record", "dict", "bytes", "mixed"] = "record"
+        values, together = list[bytes](), None
         if batch.holds_records:
             values = list(map(encode_record, batch.records))
         elif batch.kind is dict or batch.kind is bytes:
-            kind, values = "dict" if batch.kind is dict else "bytes", list(map(encode_payload, batch.payloads))
+            kind, together = "dict" if batch.kind is dict else "bytes", encode_all(batch.payloads)
+            values = list(map(encode_payload, batch.payloads)) if together is None else []
         else:
             kind, values = "mixed", [encode_payload(to_plain(payload)) for payload in batch.payloads]
         span = batch.span
         owner = (span.pipeline, span.source, span.origin, span.scope)
         if not identities:
-            return cls(kind, values, owner)
+            return cls(kind, values, owner, together=together)
         pieces = None if batch.pieces is None else list(batch.pieces)
-        return cls(kind, values, owner, list(batch.sequences), list(batch.positions), pieces, dict(span.schemas))
+        sequences, positions = list(batch.sequences), list(batch.positions)
+        return cls(kind, values, owner, sequences, positions, pieces, dict(span.schemas), together)
 
     def decode(self) -> Batch:
         """The batch again, to which no handler of fates can be added."""
-        sequences = self.sequences if self.sequences is not None else range(len(self.values))
+        payloads: list[Any] = self.values if self.together is None else decode_payload(self.together)
+        sequences = self.sequences if self.sequences is not None else range(len(payloads))
         first = sequences[0]
         # Of the messages that a processor has filtered no position is here, and nobody asks for one.
         positions = [b""] * (sequences[-1] + 1 - first) if self.positions else []
@@ -144,7 +167,9 @@ class EncodedBatch(msgspec.Struct, frozen=True):
         if self.kind == "record":
             return Batch(span, list(map(decode_record, self.values)), sequences, self.pieces)
         kind = {"dict": dict, "bytes": bytes}.get(self.kind)
-        return Batch.of_payloads(span, list(map(decode_payload, self.values)), sequences, self.pieces, kind)
+        if self.together is None:
+            payloads = list(map(decode_payload, payloads))
+        return Batch.of_payloads(span, payloads, sequences, self.pieces, kind)
 
 
 class _NoFates(dict[int, Any]):
@@ -157,6 +182,7 @@ class _NoFates(dict[int, Any]):
 
 _PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
 _NESTED = frozenset({dict, list})
+_TOGETHER = frozenset({dict, bytes, NoneType})
 _is_all_plain = _PLAIN.issuperset
 _is_all_text = frozenset({str}).issuperset
 

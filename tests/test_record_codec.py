@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from conduit_py.errors import RecordRefused
 from conduit_py.journal.frame import decode_bodies, decode_body, encode_body
 from conduit_py.record import Operation, Payload, Record
-from conduit_py.record_codec import decode_record, decode_records, encode_record
+from conduit_py.record_codec import decode_payload, decode_record, decode_records, encode_all, encode_record
 from conduit_py.spark.datasource.publish import pack_output
 from conduit_py.spark.engine.outcome import DeliveredRecord, decode_deliveries, encode_outcome
 from conduit_py.spark.engine.task import TaskInput, carry_records
@@ -252,3 +252,25 @@ def test_other_bytes_and_later_versions_are_not_taken_for_records(encoded: bytes
     with pytest.raises(RecordRefused, match="is not a record"):
         decode_body(encoded, b"")
     assert decode_bodies([encoded], [b""]) is None
+
+
+@given(st.lists(DATA, max_size=4))
+def test_payloads_that_are_encoded_together_come_back_as_they_were(payloads: list[Any]) -> None:
+    encoded = encode_all(payloads)
+    if encoded is not None:
+        assert spelled_all(decode_payload(encoded)) == spelled_all(payloads)
+
+
+def spelled_all(payloads: list[Any]) -> list[Any]:
+    return [spelled(Record(payload=Payload(after=payload))) for payload in payloads]
+
+
+def test_flat_payloads_are_encoded_together_and_what_messagepack_would_change_is_not() -> None:
+    flat = [{"n": 1, "text": "é", "x": 0.5, "on": True, "none": None, "raw": b"\x00"}, None, {}, b"bytes"]
+    assert encode_all(flat) is not None
+    assert encode_all([{"tags": ["a", {"b": 1}]}]) is not None
+    for other in (2**64, "\ud800", (1,), Decimal("1.5"), date(2026, 11, 18), {1: 2}, bytearray(b"x")):
+        assert encode_all([{"n": 1}, {"other": other}]) is None
+    assert encode_all([{"n": 1}, {2: "a key that is no text"}]) is None
+    assert encode_all([{"n": 1}, "no payload"]) is None
+    assert encode_all([{"n": 1}, ValueError("a result that is an error")]) is None

@@ -53,7 +53,7 @@ class ProcessorNode:
 
     def new_pool(self, declared: Processor) -> WorkerPool:
         """Make workers for this node, not yet opened."""
-        self._declared = declared
+        self._declared, self.in_processes = declared, declared.where == "process"
         self._is_condition = isinstance(declared.processor, DestinationCondition)
         return WorkerPool(self._context.node, declared, self._context.meter, self._context.rng, self.state)
 

@@ -29,6 +29,7 @@ class Reader:
     read while the window or the buffer is full. `completed` is True if the source ended without a stop.
 
     A quick source is read by the dispatcher, which calls `pull`: a change of tasks costs more than to read a batch.
+    With `reads_ahead` it is read here, while processes have the batch before.
     """
 
     def __init__(
@@ -40,25 +41,17 @@ class Reader:
         buffer: "ReadBuffer",
         wake: Signal,
     ) -> None:
-        self._node = context.node
-        self._source = source
-        self._calls = calls
-        self._ledger = ledger
-        self._buffer = buffer
-        self._wake = wake
-        self._meter = context.meter
+        self._node, self._meter = context.node, context.meter
+        self._source, self._calls = source, calls
+        self._ledger, self._buffer, self._wake = ledger, buffer, wake
         self._errors = PluginErrors(context.node, "read")
-        self._stop_requested = trio.Event()
-        self._stop_called = False
-        self._scope = trio.CancelScope()
-        self._may_pull = False
+        self._stop_requested, self._scope = trio.Event(), trio.CancelScope()
+        self._stop_called = self._may_pull = self._in_group = self.reads_ahead = self.completed = False
         self._idle: IdleBackoff | None = None
         self._end_of_pulls = Signal()
         self._why_ended: EndOfSource | NothingYet | None = None
-        self._in_group = False
         self._progress: bytes | None = None
         buffer.pull = self.pull
-        self.completed = False
 
     def stop(self) -> None:
         """Stop reading. `run` returns after the current `read`."""
@@ -80,12 +73,17 @@ class Reader:
 
     async def _read_all(self) -> None:
         while n := await self._wait_for_room():
-            if "read" in self._calls.quick:
+            if "read" in self._calls.quick and not self.reads_ahead:
                 # The dispatcher may be waiting for records. It reads until it cannot go on.
                 self._may_pull, self._why_ended = True, None
                 self._buffer.filled.set()
                 await self._end_of_pulls.wait()
                 self._may_pull, signal = False, self._why_ended
+            elif self.reads_ahead and self._buffer.was_taken:
+                # The parts of that batch are sent to their processes first.
+                self._buffer.was_taken = False
+                await trio.sleep(TURN_SECONDS)
+                continue
             else:
                 signal = await self._read(n)
             if isinstance(signal, EndOfSource):
@@ -212,7 +210,7 @@ class ReadBuffer:
         self._taken = taken
         self.filled = Signal()
         """Set when there may be something to take."""
-        self._closed = False
+        self.was_taken = self._closed = False
         self._reads: list[Records] = []
         self._held: Reading | None = None
         """All reads as one; their records are joined when they are taken."""
@@ -272,6 +270,7 @@ class ReadBuffer:
             if self._held is None:
                 if self._closed:
                     return None
+                self.was_taken = False
                 await self.filled.wait()
         # Joined only here: joined at every read, a source of single records would copy all of them each time.
         if self._reads:
@@ -282,6 +281,7 @@ class ReadBuffer:
             self._next = None
             self.put(following, len(following.records))
         # The reader may be waiting for this room, not for credit.
+        self.was_taken = True
         self._taken.set()
         return taken
 

@@ -211,6 +211,7 @@ class Wiring:
         reader = self.readers[node.id] = Reader(context, source, calls, ledger, buffer, wake)
         chain, fan_out = self._chain(node)
         source.payload_type = chain[0].decodes_into if chain else None
+        reader.reads_ahead = any(each.in_processes for each in chain)
         if isinstance(source, EndpointSource):
             self.endpoints[node.id] = source
             self.tasks.append(Task(node.id, source.background, background=True))

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import trio
 
+from conduit_py import record_codec
 from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, FatalError, RecordRefused, RunError, describe
 from conduit_py.owned_process import SEE_LOG, ChildLink, OwnedProcess, ProcessLost, join_owner, pickle_by_value
 from conduit_py.payloads import is_payload, to_plain
 from conduit_py.pipeline import Processor
 from conduit_py.record import DriftCount, Record
-from conduit_py.record_codec import EncodedBatch, decode_payload, decode_record, encode_payload, encode_record
 from conduit_py.redaction import SECRETS
 from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import Defer
@@ -62,7 +62,7 @@ class CloseProcessor(msgspec.Struct, frozen=True, tag=True):
 class ProcessBatch(msgspec.Struct, frozen=True, tag=True):
     """To the process: a batch."""
 
-    batch: EncodedBatch
+    batch: record_codec.EncodedBatch
 
 
 class OtherResult(msgspec.Struct, frozen=True):
@@ -84,6 +84,8 @@ class WorkerAnswer(msgspec.Struct, frozen=True):
     error: RaisedError | None = None
     drifted: int = 0
     """How much the drift count of the processor grew."""
+    together: bytes | None = None
+    """All results in one list, in place of `results`, if each is a payload or None and can be encoded so."""
 
 
 TO_WORKER = msgspec.msgpack.Decoder(LoadProcessor | ProcessBatch | CloseProcessor)
@@ -139,14 +141,16 @@ class WorkerProcess:
             # Asked of this batch: that it holds records says what the results mean.
             _ = batch.records
         try:
-            message = ProcessBatch(EncodedBatch.of(batch, identities=self._whole))
+            message = ProcessBatch(record_codec.EncodedBatch.of(batch, identities=self._whole))
         except RecordRefused as error:
             return await self._run_apart(batch, error)
         answer = await self._ask(message)
-        if len(answer.results) != len(batch):
-            raise ContractBroken(self._node, f"returned {len(answer.results)} results for {len(batch)} records")
-        decode = decode_record if batch.holds_records else decode_payload
-        return [_decode_result(each, decode) for each in answer.results]
+        decode = record_codec.decode_record if batch.holds_records else record_codec.decode_payload
+        together = answer.together and record_codec.decode_payload(answer.together)
+        results: list[Any] = together or [_decode_result(each, decode) for each in answer.results]
+        if len(results) != len(batch):
+            raise ContractBroken(self._node, f"returned {len(results)} results for {len(batch)} records")
+        return results
 
     async def _start_again(self) -> None:
         await self.close([])
@@ -165,9 +169,8 @@ class WorkerProcess:
         return [result for half in halves for result in await self.run(batch.select(half))]
 
     async def _ask(self, message: LoadProcessor | ProcessBatch | CloseProcessor) -> WorkerAnswer:
-        process = self._process
+        process, answer = self._process, None
         assert process is not None
-        answer = None
         try:
             # Not shielded: a process that was stopped (SIGSTOP) reads nothing, and must not hold up a forceful stop.
             await process.link.send(message, shield=False)
@@ -198,8 +201,7 @@ class WorkerProcess:
 
     async def close(self, errors: list[RunError]) -> None:
         """Close the processor and end the process. An error is added to `errors`."""
-        process = self._process
-        if process is None:
+        if (process := self._process) is None:
             return
         try:
             with PluginErrors(self._node, "close"):
@@ -217,9 +219,8 @@ class WorkerProcess:
 
 def worker_processes(node: str, declared: Processor) -> list[WorkerProcess]:
     """The workers of a processor that runs in processes, none of them started."""
-    plugin = declared.processor
+    plugin, pickled = declared.processor, cache(lambda: _pickle(declared))
     assert plugin is not None
-    pickled = cache(lambda: _pickle(declared))
     return [WorkerProcess(node, number, plugin, pickled) for number in range(1, declared.workers + 1)]
 
 
@@ -277,8 +278,7 @@ class _WorkerHost:
 
     def __init__(self) -> None:
         self._worker: ProcessorWorker | None = None
-        self._drift: DriftCount | None = None
-        self._reported = 0
+        self._drift, self._reported = DriftCount(), 0
 
     async def answer(self, message: LoadProcessor | ProcessBatch | CloseProcessor) -> WorkerAnswer:
         try:
@@ -309,16 +309,16 @@ class _WorkerHost:
         self._worker = ProcessorWorker(message.node, processor.fresh())
         # Nothing else waits for this event loop: no call is too slow for it.
         self._worker.stay.slow_seconds = math.inf
-        self._drift = await self._worker.open()
+        self._drift = await self._worker.open() or self._drift
 
     async def _process(self, message: ProcessBatch) -> WorkerAnswer:
         assert self._worker is not None
         batch = message.batch.decode()
         results = await finish(self._worker.run(batch))
-        count = self._drift.count if self._drift is not None else 0
-        drifted, self._reported = count - self._reported, count
-        in_records = batch.holds_records
-        return WorkerAnswer([_encode_result(each, in_records) for each in results], drifted=drifted)
+        drifted, self._reported = self._drift.count - self._reported, self._drift.count
+        if not batch.holds_records and (together := record_codec.encode_all(results)) is not None:
+            return WorkerAnswer(drifted=drifted, together=together)
+        return WorkerAnswer([_encode_result(each, batch.holds_records) for each in results], drifted=drifted)
 
 
 def _encode_result(result: Any, in_records: bool) -> bytes | list[bytes] | OtherResult | None:
@@ -340,9 +340,9 @@ def _encode_result(result: Any, in_records: bool) -> bytes | list[bytes] | Other
 
 def _encode_value(value: Any, in_records: bool) -> bytes:
     if type(value) is Record and in_records:
-        return encode_record(value)
+        return record_codec.encode_record(value)
     if is_payload(type(value)) and not in_records:
-        return encode_payload(to_plain(value))
+        return record_codec.encode_payload(to_plain(value))
     raise _WrongType(type(value).__name__)
 
 

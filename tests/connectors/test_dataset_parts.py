@@ -388,3 +388,21 @@ def test_m1_to_m5_hold_for_any_sequence_of_attempts_commits_and_deaths(tmp_path:
 def _run(grant: bytes) -> str:
     _, _, run = msgspec.msgpack.decode(grant)
     return str(run)
+
+
+def test_a_task_gives_no_dictionary_to_a_column_that_was_not_worth_it_in_the_task_before(tmp_path: Path) -> None:
+    declared = parquet.Destination(path=tmp_path / "out", columns={"n": "int64", "city": "string"})
+    opened = declared.fresh()
+    opened.open()
+    grant = opened.grant()
+    for number in range(2):
+        attempt(declared, grant, number, *({"n": n, "city": "Bonn"} for n in range(3000)))
+
+    files = sorted(tmp_path.glob("out/_conduit/*/*.0.?-*.parquet"))
+    groups = [pq.ParquetFile(file).metadata.row_group(0) for file in files]
+    columns = [[group.column(number) for number in range(group.num_columns)] for group in groups]
+    assert [{each.path_in_schema for each in some if each.has_dictionary_page} for some in columns] == [
+        {"n", "city"},
+        {"city"},
+    ]
+    opened.teardown()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from engine_world import PART_SIZE, STAGED, TABLES, WAYS, Supervise, World
+from engine_world import PART_SIZE, TABLES, WAYS, Supervise, World
 from quick_java import use_quick_java
 from shared_cluster import shared_cluster
 from spark_cluster import SMALL_CONF, SparkCluster
@@ -98,7 +98,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 def worlds(tmp_path: Path, on_spark: Supervise, postgres: str) -> list[World]:
     """All ways side by side, each with a folder of its own: for what must be the same in every one of them."""
     made = []
-    for way in (*WAYS, STAGED, TABLES):
+    for way in (*WAYS, TABLES):
         (tmp_path / way).mkdir()
         made.append(World(way, tmp_path / way, Supervisor if way == "trio" else on_spark, postgres))
     return made

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conduit_connectors import memory
-from engine_world import EVERY_WAY, World, kept, no_good, sorted_out
+from engine_world import EVERY_WAY, World, kept, lines_of, no_good, sorted_out
 
 from conduit_py import pipeline as p
 from conduit_py.backoff import Recovery
@@ -139,7 +139,7 @@ async def test_exactly_once_commits_output_letters_and_progress_together(world: 
 async def test_on_spark_a_transaction_has_whole_parts(world: World) -> None:
     """Where executors make ready what is written, a part is in one transaction however large it is."""
     world.write(range(600))
-    sizes = world.folder / "sizes"
+    folder, sizes = world.folder, world.folder / "sizes"
 
     class Counting(world.kind):  # type: ignore[misc, name-defined]
         count = 0
@@ -149,7 +149,7 @@ async def test_on_spark_a_transaction_has_whole_parts(world: World) -> None:
             return super().write(batch)
 
         def take(self, pieces: Sequence[bytes]) -> None:
-            self.count += b"".join(pieces).count(b"\n")
+            self.count += lines_of(folder, pieces).count(b"\n")
             super().take(pieces)
 
         def stage(self) -> bytes | None:
@@ -174,7 +174,7 @@ async def test_on_spark_a_transaction_has_whole_parts(world: World) -> None:
 async def test_a_transaction_that_cannot_be_staged_leaves_all_before_it_committed(world: World) -> None:
     """What is to blame is found by smaller transactions: one record, or on Spark a part that executors made ready."""
     world.write(range(600))
-    mended = world.folder / "mended"
+    folder, mended = world.folder, world.folder / "mended"
 
     class Poisoned(world.kind):  # type: ignore[misc, name-defined]
         poison = False
@@ -184,7 +184,7 @@ async def test_a_transaction_that_cannot_be_staged_leaves_all_before_it_committe
             return super().write(batch)
 
         def take(self, pieces: Sequence[bytes]) -> None:
-            self.poison |= any(b'"n":431}' in piece for piece in pieces)
+            self.poison |= b'"n":431}' in lines_of(folder, pieces)
             super().take(pieces)
 
         def stage(self) -> bytes | None:

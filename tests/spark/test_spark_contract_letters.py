@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from conduit_connectors import memory
-from engine_world import EVERY_WAY, World, kept, no_good, sorted_out
+from engine_world import EVERY_WAY, World, kept, lines_of, no_good, sorted_out
 
 from conduit_py import pipeline as p
 from conduit_py.batch import Batch
@@ -147,6 +147,7 @@ async def test_records_that_a_destination_refuses_are_letters_of_it(world: World
 async def test_what_a_destination_refuses_of_a_piece_is_found_by_single_records(world: World) -> None:
     """Only the driver can know of some refusals: then it goes back and writes by itself."""
     world.write(range(500))
+    folder = world.folder
 
     class Picky(world.kind):  # type: ignore[misc, name-defined]
         def write(self, batch: Batch) -> Any:
@@ -155,7 +156,7 @@ async def test_what_a_destination_refuses_of_a_piece_is_found_by_single_records(
             return refused
 
         def take(self, pieces: Sequence[bytes]) -> None:
-            if any(b'"n":300}' in piece for piece in pieces):
+            if b'"n":300}' in lines_of(folder, pieces):
                 raise RecordRefused("no 300")
             super().take(pieces)
 

@@ -221,7 +221,8 @@ async def test_on_spark_a_processor_hears_the_fate_that_a_record_has_with_the_ex
                 batch.on_fate(index, told)
         return batch.records
 
-    state = await world.run(world.pipeline(watching, destinations=[world.destination(kind=Refusing)]))
+    destination = p.Destination("out", Refusing(path=world.path("out"), format="json"))
+    state = await world.run(world.pipeline(watching, destinations=[destination]))
 
     assert state.status is Status.COMPLETED, state.error
     assert sorted(heard.read_text().split()) == (["acked", "acked"] if world.on_spark else ["acked", "nacked"])

@@ -91,11 +91,11 @@ async def test_a_missing_file_is_told_before_anything_is_read(world: World) -> N
 
 async def test_an_output_that_cannot_be_written_is_told_and_nothing_is_lost(world: World) -> None:
     world.write(range(300))
-    world.path("out").mkdir()
+    world.block("out")
     store = MemoryStore()
 
     state = await world.run(world.pipeline(), store)
-    world.path("out").rmdir()
+    world.unblock("out")
     again = await world.run(world.pipeline(), store)
 
     assert state.status is Status.DEGRADED

@@ -23,6 +23,7 @@ from conduit_py import pipeline as p
 from conduit_py.graph.compile import as_graph
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.sdk import PartId, PieceRefused
+from conduit_py.spark.engine.executors import JobPace
 from conduit_py.spark.engine.split import PipelineSplit, way_to_read, ways_to_write
 from conduit_py.spark.engine.supervisor import SparkSupervisor
 from conduit_py.spark.session.shared_session import SparkOptions
@@ -53,9 +54,8 @@ def into(folder: Path, *connectors: Any, **more: Any) -> p.Pipeline:
     }
     return p.Pipeline(
         "orders",
-        processors=[sorted_out],
         destinations=[p.Destination(f"out-{place}", each) for place, each in enumerate(connectors)],
-        **(ends | more),
+        **({"processors": [sorted_out]} | ends | more),
     )
 
 
@@ -242,3 +242,43 @@ def test_m8_executors_get_no_credentials_where_nobody_is_authenticated(tmp_path:
         options = SparkOptions(master=master, conf={"spark.authenticate": "false"})
         [(way, why)] = ways_to_write(PipelineSplit(graph), options).values()
         assert (way, "executors get no credentials: set spark.authenticate" in why) == ("written by the driver", True)
+
+
+def placed(order: dict[str, Any]) -> dict[str, Any]:
+    """An order with the job and the task that had it."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    return {"n": order["n"], "job": task.stageId(), "task": task.partitionId()}
+
+
+@pytest.mark.parametrize("most", [1, 4])
+async def test_only_jobs_whose_parts_are_staged_have_several_for_each_core(
+    tmp_path: Path, spark: "SparkSession", spark_options: dict[str, Any], most: int
+) -> None:
+    path = tmp_path / "out"
+    connector = objects.Destination(url=str(path)) if most > 1 else file.Destination(path=path, format="json")
+    pipeline = into(tmp_path, connector, processors=[placed])
+    state = await SparkSupervisor(pipeline, MemoryStore(), spark=SparkOptions(**spark_options), part_size=1500).run()
+
+    assert state.status is Status.COMPLETED, state.error
+    files = sorted(path.glob("part-*")) if path.is_dir() else [path]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [row["n"] for row in rows] == list(range(1000))
+    jobs: dict[int, set[int]] = {}
+    for row in rows:
+        jobs.setdefault(row["job"], set()).add(row["task"])
+    # How many they have depends on how quick they are: on a busy machine they have one.
+    assert len(jobs) > 1
+    assert max(map(len, jobs.values())) <= most * spark.sparkContext.defaultParallelism
+
+
+def test_a_job_that_takes_long_or_returns_much_has_fewer_parts() -> None:
+    pace = JobPace()
+    noted = []
+    for seconds, returned in ((1, 300), (1, 300), (1, 300), (7, 300), (11, 300), (1, 2**21), (1, 2**21), (1, 300)):
+        pace.note(seconds, returned)
+        noted.append(pace.rounds)
+
+    assert noted == [2, 4, 4, 4, 2, 1, 1, 2]

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from conduit_connectors import file, objects, postgres
+from conduit_connectors.objects.staged_parts import PartManifest
 
 from conduit_py import pipeline as p
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -19,14 +21,14 @@ from conduit_py.store.store import Store
 
 Supervise = Callable[[p.Pipeline, Store], Supervisor]
 
-WAYS = ("trio", "spark", "spark-prepared")
-"""One machine; Spark with a driver that writes record by record; Spark whose executors make ready what is written."""
 STAGED = "spark-staged"
 """Spark whose executors stage what is written."""
+WAYS = ("trio", "spark", "spark-prepared", STAGED)
+"""One machine; Spark with a driver that writes record by record; Spark whose executors make ready or stage it."""
 TABLES = "spark-tables"
-"""The same, in staging tables of a database."""
-EVERY_WAY = pytest.mark.parametrize("world", [*WAYS, STAGED, TABLES], indirect=True)
-"""For tests in which the way of writing matters: all others run in three ways."""
+"""The last one, in staging tables of a database."""
+EVERY_WAY = pytest.mark.parametrize("world", [*WAYS, TABLES], indirect=True)
+"""For tests in which the way of writing matters: all others run in four ways."""
 PART_SIZE = 2000
 """Bytes of input: small enough that a file of a test has several parts, and a transaction several bundles."""
 
@@ -143,9 +145,32 @@ class World:
             )
             return [row for (row,) in found]
 
+    def block(self, id: str = "out") -> None:
+        """Let nothing be written there, until `unblock`: a folder where a file must be, or a file for a folder."""
+        path = self.path(id)
+        path.touch() if self.way == STAGED else path.mkdir()
+
+    def unblock(self, id: str = "out") -> None:
+        path = self.path(id)
+        path.rmdir() if path.is_dir() else path.unlink()
+
     def refused(self) -> list[int]:
         """The numbers of the records in dead letters."""
         return [letter["record"]["payload"]["after"]["n"] for letter in self.rows("dead")]
+
+
+def lines_of(folder: Path, pieces: Sequence[bytes]) -> bytes:
+    """What pieces stand for, if they are lines or manifests: the lines themselves, or those in staged files."""
+    return b"".join(_staged_lines(folder, piece) for piece in pieces)
+
+
+def _staged_lines(folder: Path, piece: bytes) -> bytes:
+    try:
+        manifest = msgspec.msgpack.decode(piece, type=PartManifest)
+    except msgspec.DecodeError:
+        return piece
+    paths = (path for file in manifest.files for path in folder.glob(f"*/_conduit/*/{file.waits_as}"))
+    return b"".join(path.read_bytes() for path in paths)
 
 
 @processor

@@ -19,6 +19,8 @@ class Process(NamedTuple):
     cpu_seconds: float
     """Its own, without those of children that have ended."""
     command: str
+    ended_seconds: float = 0.0
+    """Those of its children that have ended, and of theirs."""
 
 
 def processes(*roots: int) -> list[Process]:
@@ -53,7 +55,8 @@ def _process(path: Path) -> Process | None:
         return None  # It has ended meanwhile.
     # The name before the last parenthesis may have any characters in it.
     fields = stat[stat.rindex(")") + 2 :].split()
-    return Process(int(path.name), int(fields[1]), sum(map(int, fields[11:13])) / _TICKS, command)
+    own, ended = (sum(map(int, fields[start : start + 2])) / _TICKS for start in (11, 13))
+    return Process(int(path.name), int(fields[1]), own, command, ended)
 
 
 def _is_below(process: Process, roots: set[int], known: dict[int, Process]) -> bool:

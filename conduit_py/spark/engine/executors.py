@@ -1,6 +1,7 @@
 """Executors: the Spark on which the tasks of one source run, and what the nodes on them counted."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -51,6 +52,8 @@ class SparkJob:
     # Not an OwnedThread: a job begins before anybody waits for it, and goes on when its waiter is cancelled.
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
+        self.seconds = time.monotonic()
+        """How long it took, once its results are there."""
         self._ended = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
         self._result: outcome.Outcome[Any] | None = None
@@ -66,10 +69,33 @@ class SparkJob:
 
     def _work(self) -> None:
         self._result = outcome.capture(self._call)
+        self.seconds = time.monotonic() - self.seconds
         try:
             self._token.run_sync_soon(self._ended.set)
         except trio.RunFinishedError:
             return  # The run that waited for it is over.
+
+
+class JobPace:
+    """How many parts for each core the next job has, where a part is a manifest to the driver.
+
+    What the driver does for a job is the same for any number of parts. But a job is acked as a whole, so one that takes
+    long gets fewer; and so does one that returns much, which are dead letters.
+    """
+
+    SECONDS = 5.0
+    BYTES = 2**20
+    ROUNDS_MAX = 4
+
+    def __init__(self) -> None:
+        self.rounds = 1
+
+    def note(self, seconds: float, returned: int) -> None:
+        """Note how long a job took, and how many bytes its tasks returned."""
+        if seconds > 2 * self.SECONDS or returned > self.BYTES:
+            self.rounds = max(1, self.rounds // 2)
+        elif seconds < self.SECONDS:
+            self.rounds = min(2 * self.rounds, self.ROUNDS_MAX)
 
 
 SORTED_OUT = ("filtered", "refused")

@@ -13,7 +13,7 @@ from conduit_py.record import CollectionSchema, Record
 from conduit_py.sdk.destination import PartId
 from conduit_py.sdk.plugin import Options, Place
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading
-from conduit_py.spark.engine.executors import ExecutorCounts, Executors, SparkJob
+from conduit_py.spark.engine.executors import ExecutorCounts, Executors, JobPace, SparkJob
 from conduit_py.spark.engine.outcome import TaskResult, group
 from conduit_py.spark.engine.read_ahead import ReadAhead, ReadRecord
 from conduit_py.spark.engine.split import way_to_read
@@ -96,6 +96,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._part_size = part_size
         self._find_equipment = equipment
         self._equipment: Equipment | None = None
+        self._pace = JobPace()
         self._splits = way_to_read(source, spark).by == "executors"
         self._executors = Executors(spark)
         self._calls = PluginCaller(node, source)
@@ -259,6 +260,8 @@ class RemoteSource(sdk.SourceConnector[Options]):
         await self._look_ahead()
         work = self._jobs.popleft()
         results = await work.job.result() if work.job is not None else []
+        if work.job is not None and self._equipment is not None and self._equipment.staged:
+            self._pace.note(work.job.seconds, sum(map(len, results)))
         if work.schemas:
             self._done.append(_Announced(work.schemas))
         self._done.extend(results)
@@ -308,10 +311,10 @@ class RemoteSource(sdk.SourceConnector[Options]):
         return self._executors.run(self._plan, [part.encode() for part in parts])
 
     async def _split_inputs(self) -> list[TaskInput]:
-        """The next splits of the source, one for each core; at least one."""
+        """The next splits of the source, one or more for each core; at least one."""
         parts: list[TaskInput] = []
         try:
-            while len(parts) < self._executors.cores:
+            while len(parts) < self._pace.rounds * self._executors.cores:
                 split = await self._calls("split", self._part_size)
                 parts.append(self._part(split))
         except (EndOfSource, NothingYet):

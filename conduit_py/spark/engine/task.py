@@ -5,6 +5,7 @@ and dead letters as on one machine.
 """
 
 import gc
+import logging
 import os
 import socket
 from collections import defaultdict
@@ -42,6 +43,8 @@ from conduit_py.stream.meter import COUNTERS
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 from conduit_py.stream.run import Run
 from conduit_py.wire_error import WireError
+
+log = logging.getLogger("conduit_py")
 
 
 class CarriedRecords(msgspec.Struct, frozen=True, array_like=True):
@@ -83,11 +86,14 @@ def carry_records(
 
 
 class TaskInputSource(sdk.SourceConnector[sdk.Options]):
-    """Gives the records of a task, then ends; without an input it ends at once. `positions` has what was read."""
+    """Gives the records of a task, then ends; without an input it ends at once. `count` is how many were read."""
 
     def __init__(self, node: str, connector: sdk.SourceConnector[Any] | None, part: TaskInput | None) -> None:
         super().__init__()
         self.positions: list[bytes] = []
+        """Of all that was read, or only the last one, if one outcome stands for all records."""
+        self.count = 0
+        self._keeps_each = part is not None and (part.equipment is None or part.each)
         self._part = part
         self._calls = PluginCaller(node, connector.fresh()) if part is not None and connector is not None else None
         self._left = part.carried if part is not None else None
@@ -106,7 +112,12 @@ class TaskInputSource(sdk.SourceConnector[sdk.Options]):
         records = reading.records if isinstance(reading, Reading) else reading
         if self._calls is not None and isinstance(reading, Reading):
             refuse_uncarried(self._calls.node, reading)
-        if isinstance(records, sdk.Payloads):
+        self.count += len(records)
+        if not self._keeps_each and len(records):
+            # Most positions are made when somebody asks for them: of a part that is one.
+            last = records.positions[-1] if isinstance(records, sdk.Payloads) else records[-1].position
+            self.positions = [last]
+        elif isinstance(records, sdk.Payloads):
             self.positions += records.positions
         else:
             self.positions += [record.position for record in records]
@@ -161,11 +172,9 @@ async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
         except RunError as error:
             return TaskResult([], [], {}, error=WireError.of(error))
     counts = {meter.node: [getattr(meter, name) for name in COUNTERS] for meter in run.meters}
-    count = len(source.positions)
     if part.equipment is None:
-        return TaskResult(source.positions, results.outcomes(count), counts)
-    positions = source.positions if part.each else source.positions[-1:]
-    return TaskResult(positions, [results.task_outcome()] if count else [], counts, count)
+        return TaskResult(source.positions, results.outcomes(source.count), counts)
+    return TaskResult(source.positions, [results.task_outcome()] if source.count else [], counts, source.count)
 
 
 class TaskOutcomes:
@@ -292,12 +301,20 @@ def _open_collector(
         return RecordCollector(place, results)
     instance: Any = declared.connector.fresh()
     if isinstance(instance, ManyWriterDestination):
-        at_end.callback(instance.discard_part)
+        at_end.callback(_discard, declared.id, instance)
         with PluginErrors(declared.id, "open_part"):
             instance.open_part(part.equipment[place], part.part)
     else:
         instance.equip(part.equipment[place])
     return PreparedCollector(place, declared, instance, results)
+
+
+def _discard(node: str, instance: ManyWriterDestination[Any]) -> None:
+    try:
+        instance.discard_part()
+    except Exception as error:  # a plugin boundary
+        # It must not mask why the task failed. The driver removes what no manifest names.
+        log.warning("%s: a task could not clear what it has staged: %s", node, describe(error))
 
 
 def _plan_error(error: Exception) -> FatalError:

@@ -12,7 +12,7 @@ from conduit_connectors.ignored_fields import IgnoredFields
 from conduit_connectors.line_formats import encode_json_lines
 from conduit_connectors.objects.dataset_place import DatasetPlace
 from conduit_connectors.objects.partition import PartitionBy
-from conduit_connectors.objects.row_writers import AvroRows, DictionaryColumns, RowGroups, RowWriter, TextRows
+from conduit_connectors.objects.row_writers import AvroRows, RowGroups, RowWriter, TextRows, dictionary_columns
 from conduit_connectors.policy_options import PolicyOptions
 from conduit_py.sdk import Batch, FatalError, Record, RecordRefused
 
@@ -164,7 +164,7 @@ class TableFormat(RowFormat):
         self._policy = policy
         self._shown = shown
         self._schema: Any = None
-        self._dictionaries = DictionaryColumns()
+        self._dictionaries = dictionary_columns(shown)
 
     def open(self) -> None:
         from conduit_connectors.parquet.columns import decode_schema, parse_columns

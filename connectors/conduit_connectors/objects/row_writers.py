@@ -1,5 +1,6 @@
 """RowWriters: rows as the content of a file: JSON lines, CSV, Avro and Parquet."""
 
+from functools import lru_cache
 from typing import IO, Any, Protocol
 
 from conduit_connectors.compression import compressing_file
@@ -119,6 +120,15 @@ class DictionaryColumns:
         self._worth = [column.path_in_schema for column in columns if _is_worth_it(column)]
         # Values change over time: now and then a file tries all columns again.
         self._schema, self._files_left = schema, _FILES_TO_LEARN_FROM
+
+
+@lru_cache(maxsize=64)
+def dictionary_columns(place: str) -> DictionaryColumns:
+    """Those of a dataset, one for all of its writers in this process.
+
+    A task of Spark writes one file, and would never learn from it. The next task in its process does.
+    """
+    return DictionaryColumns()
 
 
 def _is_worth_it(column: Any) -> bool:

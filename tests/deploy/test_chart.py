@@ -30,7 +30,7 @@ WAYS: dict[str, list[str]] = {
         "podMonitor.enabled=true",
     ],
 }
-needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not on the path; CI has it")
+needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not on the path")
 
 
 def render(settings: list[str]) -> "subprocess.CompletedProcess[str]":

@@ -167,7 +167,7 @@ def _forget_namesakes(directory: Path) -> None:
 
 def _folder_of(module: ModuleType) -> str | None:
     """The folder that contains a top-level module or package."""
-    origin = getattr(module, "__file__", None)
+    origin: str | None = getattr(module, "__file__", None)
     if origin is None:
         return None
     parent = os.path.dirname(origin)

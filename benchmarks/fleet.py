@@ -218,11 +218,11 @@ def observe(client: httpx2.Client, pid: int, figures: Figures) -> None:
             figures.memory_mb.append((elapsed, memory_mb(pid)))
             noted = elapsed + 1
         if elapsed >= scraped:
-            client.get("/metrics").raise_for_status()
+            ask(client, "/metrics")
             scraped = elapsed + SCRAPE_SECONDS
         for path in TIMED:
             asked = time.perf_counter()
-            client.get(path).raise_for_status()
+            ask(client, path)
             figures.latencies[path].append(time.perf_counter() - asked)
         time.sleep(TIMED_SECONDS)
     elapsed = time.monotonic() - began
@@ -251,24 +251,36 @@ def count_acked(client: httpx2.Client) -> int:
 
 
 def shown(client: httpx2.Client) -> list[dict[str, Any]]:
-    pipelines: list[dict[str, Any]] = client.get("/api/v1/pipelines").raise_for_status().json()["pipelines"]
+    pipelines: list[dict[str, Any]] = ask(client, "/api/v1/pipelines").json()["pipelines"]
     return pipelines
 
 
 def count_settled(client: httpx2.Client) -> tuple[float, float]:
     """How many records were acked, and the seconds from the read of each to its ack, summed up."""
-    text = client.get("/metrics").raise_for_status().text
+    text = ask(client, "/metrics").text
     both = [re.findall(rf"^{SETTLING}_{part}\{{.*\}} (\S+)$", text, re.MULTILINE) for part in ("count", "sum")]
     count, total = (sum(map(float, found)) for found in both)
     return count, total
 
 
+def ask(client: httpx2.Client, path: str) -> httpx2.Response:
+    """Get a page, again if the server cut it off: it takes a client that a busy machine does not run for a slow one."""
+    while True:
+        with suppress(httpx2.RemoteProtocolError):
+            return client.get(path).raise_for_status()
+
+
 def watch_live(url: str, figures: Figures, done: threading.Event) -> None:
-    with httpx2.stream("GET", f"{url}/api/v1/live", timeout=300) as response:
-        for line in response.iter_lines():
-            figures.live_events += line.startswith("data:")
-            if done.is_set():
-                return
+    while not done.is_set():
+        # As a browser does, it connects again if it was cut off.
+        with (
+            suppress(httpx2.RemoteProtocolError),
+            httpx2.stream("GET", f"{url}/api/v1/live", timeout=300) as response,
+        ):
+            for line in response.iter_lines():
+                figures.live_events += line.startswith("data:")
+                if done.is_set():
+                    return
 
 
 def stop(client: httpx2.Client, process: "subprocess.Popen[str]", figures: Figures) -> None:

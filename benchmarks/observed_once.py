@@ -23,6 +23,9 @@ from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream import wiring
+from conduit_py.stream.ledger import Ledger
+from conduit_py.stream.plugin_calls import PluginCaller
+from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.telemetry.metrics_text import add_nodes
 
 START_COUNTING, STOP_COUNTING = 0x4354_0004, 0x4354_0005
@@ -65,9 +68,9 @@ def remove_hooks() -> None:
     class NoHooks(wiring.Instruments):
         """Is called for nothing that a record passes."""
 
-        new_ledger: Any = staticmethod(wiring.Ledger)
-        new_processor: Any = staticmethod(wiring.ProcessorNode)
-        new_writer_calls: Any = staticmethod(wiring.PluginCaller)
+        new_ledger: Any = staticmethod(Ledger)
+        new_processor: Any = staticmethod(ProcessorNode)
+        new_writer_calls: Any = staticmethod(PluginCaller)
 
     def only_time(self: CommitTogether, sealed: Sealed) -> ExitStack:
         stack = ExitStack()

@@ -89,9 +89,12 @@ class FunctionSignature:
         else:
             self._cannot_carry = _name(hint)
 
-    def problems(self, place: Place | None, *, state: bool) -> list[Problem]:
-        """Find functions whose every call would fail, and so refuse every record."""
+    def problems(self, place: Place | None, *, state: bool, names_keys: bool = False) -> list[Problem]:
+        """Find functions whose every call would fail, and so refuse every record; and keys of a state that none has."""
         spot = place or (None, None)
+        if names_keys and not state:
+            what = "names keys of a state, but the function takes none"
+            return [Problem("state_keys", what, "write state=True, or leave state_keys out", *spot)]
         function = self._function
         # A call of a generator function runs none of its code, so no error would ever show the mistake.
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

@@ -201,7 +201,7 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
         self.stateful = state or signature.takes_state
         if state_keys is not None:
             setattr(self, "state_keys", state_keys)  # noqa: B010 - to a type checker it is a method.
-        self.problems += signature.problems(self.place, state=self.stateful)
+        self.problems += signature.problems(self.place, state=self.stateful, names_keys=state_keys is not None)
         self.defers = defers
         self.function = function
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")

@@ -108,6 +108,11 @@ MISTAKES = {
         f"sources=[{A}], processors=[lambda record: (yield record)], destinations=[{OUT})]",
         "processors.lambda: has a yield, so its calls return no records (return a list of them)",
     ),
+    "keys_of_no_state": (
+        f"sources=[{A}], processors=[processor(step, state_keys=list)], destinations=[{OUT})]",
+        "processors.lambda.state_keys: names keys of a state, but the function takes none"
+        " (write state=True, or leave state_keys out)",
+    ),
     "dead_letters": (
         f'sources=[{A}], destinations=[{OUT})], dead_letters="drop"',
         "dead_letters: must be DeadLetters, not 'drop' (write DeadLetters('drop'))",

@@ -320,15 +320,19 @@ async def leaves_nothing_behind(live: Callable[[list[object]], Awaitable[None]])
     # gone once, each for itself: a thread of somebody else in this process may come and go at any look.
     left, open_files = _threads() - threads, _files() - files
     deadline = time.monotonic() + END_SECONDS
-    pause, looks = 0.05, 0
+    pause, generation = 0.05, 0
     while (left or open_files > 0) and time.monotonic() < deadline:
-        # Mostly a thread only needs the pause. To look at all objects of a large process takes longer than that: once
-        # at first, and again at the end, for what a thread left that ended late.
-        if looks <= 2 or pause > 1:
-            gc.collect(min(looks, 2))
+        # Mostly a thread only needs the pause. To look at all objects of a large process takes longer than that, so
+        # they are looked at once, and again when the last thread has ended, which may have held some.
+        if generation <= 2:
+            gc.collect(generation)
         await trio.sleep(pause)
-        pause, looks = 1.5 * pause, looks + 1
-        left, open_files = left and _threads() - threads, min(open_files, _files() - files)
+        had_threads, left = bool(left), left and _threads() - threads
+        pause, generation = 1.5 * pause, 2 if had_threads and not left else generation + 1
+        open_files = min(open_files, _files() - files)
+    if open_files > 0:
+        gc.collect()
+        open_files = min(open_files, _files() - files)
     require(not left, f"{len(left)} threads are left behind by three runs")
     require(open_files <= 0, f"{open_files} open files are left behind by three runs")
 

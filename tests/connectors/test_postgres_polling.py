@@ -11,6 +11,7 @@ import pytest
 import trio
 from conduit_connectors import postgres_polling
 from postgres_changes import PATIENCE_SECONDS, run_sql
+from waiting import until
 
 from conduit_py.sdk import EndOfSource, FatalError, Operation, Reading, Record, metadata
 from conduit_py.testing import source_acceptance
@@ -99,9 +100,7 @@ async def test_a_row_that_commits_after_one_with_a_larger_value_is_not_skipped(p
             other.execute("INSERT INTO t DEFAULT VALUES")
             ids_tell_nothing = "SELECT pg_snapshot_xmin(pg_current_snapshot()) > max(xmin::text::xid8) FROM t"
             # Autovacuum may have an id too, for a moment.
-            with trio.fail_after(300):
-                while other.execute(ids_tell_nothing).fetchall() != [(True,)]:
-                    await trio.sleep(0.01)
+            await until(lambda: other.execute(ids_tell_nothing).fetchall() == [(True,)])
             async with reading.expect(2):
                 late.execute("INSERT INTO t (id) VALUES (%s)", [number])
                 late.commit()

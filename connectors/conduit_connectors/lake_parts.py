@@ -173,7 +173,7 @@ class LakeFolder:
 
     def store_note(self, folder: str, name: str, content: bytes) -> None:
         # Stores have none, and may refuse what Arrow would put there for one.
-        if isinstance(self.files, pafs.LocalFileSystem):
+        if isinstance(self.files, pafs.LocalFileSystem | pafs.SubTreeFileSystem):
             self.files.create_dir(f"{self._root}/{folder}")
         # Buffered: the file system of Delta takes bytes only, and no buffers of Arrow.
         with self.files.open_output_stream(self.path(folder, name), buffer_size=65_536) as file:

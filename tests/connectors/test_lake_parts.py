@@ -2,6 +2,9 @@
 
 import os
 import secrets
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +27,7 @@ from s3_server import ACCESS_KEY, SECRET_KEY, BucketFolder
 from conduit_py.record import Record
 from conduit_py.sdk import PartId, PieceRefused, StageCleared, TransientError
 
+SUPPORT = str(Path(__file__).parents[1] / "support")
 COLUMNS = {"n": "long", "name": "string"}
 WEEK = 7 * 24 * 3600
 
@@ -289,6 +293,35 @@ def test_a_task_that_fails_leaves_no_file(lake: Lake) -> None:
 
     assert parts(lake) == []
     live.teardown()
+
+
+KILLED = """
+import resource, signal, sys
+from builders import batch_of
+from conduit_connectors import delta
+from conduit_py.sdk import PartId
+
+task = delta.Destination(path=sys.argv[1]).fresh()
+task.open_part(bytes.fromhex(sys.argv[2]), PartId(0, 1))
+task.prepare(batch_of(*({"n": n, "name": f"{n * n:x}"} for n in range(20_000))))
+# The kernel ends the process when the file gets larger than this.
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+task.prepared()
+"""
+
+
+def test_what_a_task_was_killed_in_the_middle_of_is_removed_too(tmp_path: Path) -> None:
+    lake = DeltaLake(tmp_path)
+    live = driver(lake, fence=1)
+    arguments = [str(lake.folder), live.grant().hex()]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=os.environ | {"PYTHONPATH": SUPPORT})
+    left = parts(lake)
+    driver(lake, fence=2).grant()
+
+    assert killed.returncode == -signal.SIGXFSZ
+    assert len(left) == 1
+    assert parts(lake) == []
 
 
 def test_a_manifest_is_small_however_many_files_there_are(lake: Lake) -> None:

@@ -11,7 +11,6 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
 from conduit_connectors.column_policy import explain, new_fields
@@ -24,6 +23,7 @@ from conduit_connectors.delta.table import (
     parse_columns,
     settle,
     table_errors,
+    table_files,
     table_place,
 )
 from conduit_connectors.delta.task_files import DeltaTaskFiles, grant_table, hidden_folder
@@ -125,7 +125,7 @@ class Destination(LakeDestination[DestinationOptions]):
         with table_errors(self.options.path):
             self._table = self._open_table()
             self._schema = pa.schema(self._table.schema())
-            self._files = pafs.PyFileSystem(DeltaStorageHandler(self._table.table_uri, self._storage))
+            self._files = table_files(self._table.table_uri, self._storage)
         self._rows: list[pa.Table] = []
         self._staged: list[str] = []
         self._ignored = IgnoredFields()
@@ -296,6 +296,8 @@ class Destination(LakeDestination[DestinationOptions]):
             return
         name = f"{self._folder}/{self._fence:012d}-{self._count:09d}-{len(self._staged):06d}.parquet"
         with table_errors(self.options.path):
+            if local_folder(self._table.table_uri) is not None:
+                self._files.create_dir(self._folder)
             pq.write_table(concat(rows), name, filesystem=self._files)
             self._settle([name])
         self._staged.append(name)

@@ -9,8 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
+import pyarrow.fs as pafs
 from deltalake import Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.fs import DeltaStorageHandler
 from pydantic import SecretStr
 
 from conduit_connectors.column_policy import check_new_column
@@ -22,6 +24,14 @@ _DENIED = re.compile(
     "|lacked the necessary privileges|lacked valid authentication credentials"
 )
 """What object stores answer to wrong keys, and what deltalake makes of it. No name of a partition can have a `<`."""
+
+
+def table_files(uri: str, storage: Mapping[str, str]) -> pafs.FileSystem:
+    """Return the files below a table, by their names in it, to write what waits for a commit."""
+    if (folder := local_folder(uri)) is not None:
+        # The library writes a local file beside its name, and lists none that a killed process left there.
+        return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
+    return pafs.PyFileSystem(DeltaStorageHandler(uri, dict(storage)))
 
 
 def settle(uri: str, names: Sequence[str]) -> None:

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake.fs import DeltaStorageHandler
 
-from conduit_connectors.delta.table import settle
+from conduit_connectors.delta.table import settle, table_files
 from conduit_connectors.lake_parts import HIDDEN, LakeFolder, LakeGrant, PartWriter
 from conduit_connectors.objects.staged_parts import Grant
 from conduit_py.sdk import PartId
@@ -56,5 +54,4 @@ def grant_table(grant: Grant, uri: str, schema: pa.Schema) -> bytes:
 
 def hidden_folder(uri: str, storage: Mapping[str, str], shown: str) -> LakeFolder:
     """Return the folders of a table where files wait, for the driver and for tasks."""
-    files = pafs.PyFileSystem(DeltaStorageHandler(uri, dict(storage)))
-    return LakeFolder(files, HIDDEN, shown, lambda names: settle(uri, names))
+    return LakeFolder(table_files(uri, storage), HIDDEN, shown, lambda names: settle(uri, names))

@@ -49,6 +49,7 @@ class Keep(_Conditional):
     """Sends on the records for which the condition is true and drops the others, which count as handled.
 
     A record for which the condition is neither true nor false, such as one that lacks the field, is refused.
+    An expression in CEL needs `conduit-dataflow[cel]`; a template and a function need nothing.
     """
 
     def process(self, record: Record) -> Record | None:
@@ -59,6 +60,7 @@ class Drop(_Conditional):
     """Drops the records for which the condition is true, which count as handled, and sends on the others.
 
     A record for which the condition is neither true nor false, such as one that lacks the field, is refused.
+    An expression in CEL needs `conduit-dataflow[cel]`; a template and a function need nothing.
     """
 
     def process(self, record: Record) -> Record | None:

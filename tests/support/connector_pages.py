@@ -199,7 +199,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def _packages(module: str) -> Iterator[str]:
     """The packages that a connector imports: first in its own files, also inside functions, then in ours it needs."""
-    imported = [name for file in _files(module) for name in _imports(file)]
+    imported = [name for file in _files(module) for name in imports_of(file)]
     yield from (name.partition(".")[0] for name in imported)
     seen: set[str] = set()
     for name in imported:
@@ -226,7 +226,8 @@ def _files(module: str) -> list[Path]:
 
 
 @cache
-def _imports(file: Path) -> list[str]:
+def imports_of(file: Path) -> list[str]:
+    """The names of all modules that a file imports, also inside functions."""
     return [name for node in ast.walk(_parse(file)) for name in _names(node)]
 
 

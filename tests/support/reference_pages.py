@@ -10,13 +10,14 @@ import io
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
 import trio
 import yaml
 from connector_pages import all_pages as connector_pages
-from connector_pages import cells, table
+from connector_pages import cells, imports_of, table
 from cyclopts import App
 from key_meanings import ENVIRONMENT, FILES, YAML_HEAD, YAML_KEYS
 from rich.console import Console
@@ -62,14 +63,19 @@ def all_files() -> dict[str, str]:
 def processor_files() -> dict[str, str]:
     """A page for each processor, and their index."""
     rows = [
-        (f"[`{name}`]({name}.md)", f"`{_class_of(plugin)}`", registry.summary(plugin).replace("|", "\\|"))
+        (
+            f"[`{name}`]({name}.md)",
+            f"`{_class_of(plugin)}`",
+            registry.summary(plugin).replace("|", "\\|"),
+            f"`conduit-dataflow[{extra}]`" if (extra := _extra_of(plugin)) else "–",
+        )
         for name, plugin in processors().items()
     ]
     head = """# Processors
 
 One page for each processor that comes along: what it does, its options, and an example. Field paths, templates,
 conditions and more about each: [processors](../../../processors/README.md). A function of yours is one too."""
-    index = "\n\n".join([head, table(("processor", "class", ""), rows), ORIGIN]) + "\n"
+    index = "\n\n".join([head, table(("processor", "class", "", "needs"), rows), ORIGIN]) + "\n"
     return {"README.md": index} | {f"{name}.md": _processor_page(name, plugin) for name, plugin in processors().items()}
 
 
@@ -90,6 +96,7 @@ def _processor_page(name: str, plugin: type[Any]) -> str:
     parts = [
         f"# {name}",
         f"`conduit_processors.{_class_of(plugin)}`",
+        *([f"Needs `pip install 'conduit-dataflow[{extra}]'`."] if (extra := _extra_of(plugin)) else ()),
         inspect.getdoc(plugin) or "",
         table(("option", "type", "default", ""), rows) if rows else "It takes no options.",
     ]
@@ -101,6 +108,15 @@ def _processor_page(name: str, plugin: type[Any]) -> str:
         parts.append("It has state, so it needs an [exactly-once pipeline](../../explanation/exactly-once.md).")
     parts.append(f"All of `{module}`: [processors](../../../processors/README.md). {ORIGIN}")
     return "\n\n".join(parts) + "\n"
+
+
+def _extra_of(plugin: type[Any]) -> str | None:
+    """The extra of our distribution without which a processor cannot be used."""
+    module = plugin.__module__.split(".")[1]
+    if module in (metadata("conduit-dataflow").get_all("Provides-Extra") or ()):
+        return module
+    imported = {name.partition(".")[0] for name in imports_of(Path(inspect.getfile(plugin)))}
+    return next((extra for package, extra in registry.EXTRAS.items() if package in imported), None)
 
 
 def cli_page() -> str:

@@ -121,8 +121,10 @@ def guarantee(plugin: type[Any]) -> str:
     said = ["It resumes after any record: at least once, and exactly once with a destination that can."]
     if plugin.has_groups:
         said.append("With `atomic=True` a transaction of its system is never committed in part.")
-    if not plugin.repeatable:
-        said.append("Records of several partitions mix in any order, so a destination must not go by delivery keys.")
+    if isinstance(plugin.repeatable, property):
+        said.append("With some options a record may have another delivery key after a crash: `check` says so.")
+    elif not plugin.repeatable:
+        said.append("A record may have another delivery key after a crash, so a destination must not go by delivery keys.")
     return " ".join(said)
 
 

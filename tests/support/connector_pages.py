@@ -124,7 +124,7 @@ def guarantee(plugin: type[Any]) -> str:
     if isinstance(plugin.repeatable, property):
         said.append("With some options a record may have another delivery key after a crash: `check` says so.")
     elif not plugin.repeatable:
-        said.append("A record may have another delivery key after a crash, so a destination must not go by delivery keys.")
+        said.append("A record may have another delivery key after a crash, so a destination must not go by such keys.")
     return " ".join(said)
 
 

@@ -35,10 +35,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Thousands of tests are collected, all to stay. The garbage collector would look through them again and again.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Take what the collection made, thousands of tests, out of what the garbage collector looks through each time."""
+    """Take what the collection made out of what the garbage collector looks through from now on."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -291,10 +291,8 @@ app.command(server_commands.top, sort_key=12)
 app.command(server_commands.tap, sort_key=14)
 app.register_install_completion_command(help="Install completion of commands and options for your shell.")
 # By their names: most calls of the command need nothing of them. The list of commands needs their help, though.
-_SPARK = "Prepare what a cluster of Spark needs, and clear what it has left."
-_MCP = "Serve tools to a program that speaks the Model Context Protocol, on stdin and stdout."
-app.command("conduit_py.cli.spark_commands:spark", name="spark", help=_SPARK, sort_key=20)
-app.command("conduit_py.cli.mcp:mcp", name="mcp", help=_MCP, sort_key=21)
+app.command("conduit_py.cli.spark_commands:spark", name="spark", sort_key=20, help="Prepare or clear a Spark cluster.")
+app.command("conduit_py.cli.mcp:mcp", name="mcp", sort_key=21, help="Serve tools to an assistant that speaks MCP.")
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """A window says on the page what it keeps, and up to which time it has all records."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,8 @@ clicks = Pipeline(
 def test_keys_bytes_and_the_watermark_are_beside_their_window(
     open_page: "OpenPage", site: "Site", tmp_path: Path
 ) -> None:
-    clicks = ('{"at": "2026-11-18T10:0%d:00Z", "user": "%s"}\n' % each for each in ((0, "ann"), (1, "bob"), (2, "ann")))
-    (tmp_path / "clicks.jsonl").write_text("".join(clicks))
+    clicks = [{"at": f"2026-11-18T10:0{minute}:00Z", "user": user} for minute, user in enumerate(("ann", "bob", "ann"))]
+    (tmp_path / "clicks.jsonl").write_text("".join(f"{json.dumps(click)}\n" for click in clicks))
     site.write("clicks.py", WINDOWS)
     page = open_page(f"{site.start().url}/#/pipelines/clicks")
 

@@ -167,6 +167,18 @@ def test_a_refused_record_leaves_no_trace_in_the_index() -> None:
     assert killed.state.watermark == 2
 
 
+@pytest.mark.parametrize("cache_bytes", [math.inf, 1], ids=["in memory", "in the store"])
+def test_a_session_has_few_timers_however_many_records_it_has(cache_bytes: float) -> None:
+    killed = killed_window(window.Session(time="t", gap_seconds=100), ["left"], cache_bytes)
+    for number in range(1, 300):
+        killed.process(number, Event("left", number, "a"))
+
+    assert isinstance(killed.running, window.Session)
+    assert killed.running.timers.count == 1
+    assert len(killed.running.timers.head) <= 2
+    assert sum(name.startswith("~timer:") for name, _ in killed.state.scan()) <= 2
+
+
 @pytest.mark.parametrize(
     ("time", "why"),
     [

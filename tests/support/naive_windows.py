@@ -162,7 +162,7 @@ class NaiveWindows(NaiveTime):
     def _fire(self) -> list[Given]:
         results: list[Any] = []
         windows = self._windows()
-        for window in sorted(windows, key=lambda each: (self._end(each, windows), each[1], each[0])):
+        for window in sorted(windows, key=lambda each: (self._end(each, windows), each[0])):
             end = self._end(window, windows)
             if self._reached(end) and self.given.get(window) != tuple(windows[window]):
                 results.append(self._give(window, end, windows[window]))

@@ -50,9 +50,9 @@ class Session(WindowProcessor[SessionOptions]):
     def restore(self) -> None:
         for name, kept in self.state.scan("s"):
             for span in (_Span(*each) for each in kept):
-                window = self._window(name[1:], span)
                 self.timers.count += 1
-                self.watch_again(window) if span.done else self.watch(window)
+                timer = self._timer(name[1:], span)
+                self.watch_again(timer) if span.done else self.watch(timer)
 
     def add(self, key: str, when: int, values: list[Any]) -> list[Record] | None:
         spans = self._spans(key)
@@ -72,7 +72,9 @@ class Session(WindowProcessor[SessionOptions]):
         self.state.put(f"s{key}", sorted([*rest, merged]))
         # Nothing fails from here on.
         self.timers.count += 1 - len(near)
-        self.watch(window)
+        # One that has not fired has a timer already, which finds that it grew: not one for each of its records.
+        if not near or (not merged.done and all(span.done for span in near)):
+            self.watch(self._timer(key, merged))
         return results
 
     def _merge(self, near: list[_Span], when: int, values: list[Any]) -> _Span:
@@ -94,24 +96,38 @@ class Session(WindowProcessor[SessionOptions]):
 
     def close_window(self, window: Window, *, forget: bool) -> list[Record]:
         spans = self._spans(window.key)
-        span = next((each for each in spans if self._window(window.key, each) == window), None)
-        # It grew, or was joined with another one, since it was watched.
+        last = window.end - self._gap
+        span = next((each for each in spans if each.start <= last <= each.last), None)
         if span is None:
+            return []
+        if span.last != last:
+            # It grew, or was joined with a later one, since it was watched.
+            due = span.last + self._gap
+            self.timers.add(due + self._lateness if span.done else due, self._timer(window.key, span))
+            return []
+        if span.done and not forget:
+            # Sessions that were joined had a timer each, and another one has fired it.
             return []
         rest = [each for each in spans if each is not span]
         if forget:
             self.timers.count -= 1
         else:
             rest = sorted([*rest, span._replace(given=span.given + (not span.done), done=True)])
-            self.watch_again(window)
+            self.watch_again(self._timer(window.key, span))
         if rest:
             self.state.put(f"s{window.key}", rest)
         else:
             self.state.delete(f"s{window.key}")
-        return [] if span.done else [self.result(window, span.accumulators, again=span.given > 0)]
+        if span.done:
+            return []
+        return [self.result(self._window(window.key, span), span.accumulators, again=span.given > 0)]
 
     def _spans(self, key: str) -> list[_Span]:
         return [_Span(*each) for each in self.state.get(f"s{key}", ())]
 
     def _window(self, key: str, span: _Span) -> Window:
         return Window(span.last + self._gap, span.start, key)
+
+    def _timer(self, key: str, span: _Span) -> Window:
+        """Return what its timer is for: without its start, which a late record may change."""
+        return Window(span.last + self._gap, span.last, key)

@@ -98,33 +98,35 @@ class Timers(Generic[T]):
             self._until = self.head[-1]
 
     def take(self, until: int) -> Iterator[T]:
-        """Remove the timers up to this time and yield them, in order. Those added meanwhile must be after this time."""
-        while due := self._take_some(until):
-            if self._state.evicted is not None and (self._fetched is None or due[-1] > self._fetched):
-                # The next ones too: often one timer is due for each record, and each read waits for the store.
-                wanted = due + heapq.nsmallest(AHEAD_TIMERS, self.head)
-                self._state.fetch(self._key_of(what) for _, what in wanted)
-                self._fetched = wanted[-1]
-            for _, what in due:
-                yield what
+        """Remove the timers up to this time and yield them, in order, also those that are added meanwhile."""
+        while (timer := self._take_next(until)) is not None:
+            if self._state.evicted is not None and (self._fetched is None or timer > self._fetched):
+                self._fetch(timer, until)
+            yield timer[1]
+
+    def _fetch(self, timer: tuple[int, T], until: int) -> None:
+        """Fetch the keys of a timer and of those behind it in one step: each read waits for the store."""
+        following = heapq.nsmallest(self._head_max, self.head)
+        # Of those that are not due yet too: often one timer is due for each record.
+        due = sum(each[0] <= until for each in following)
+        wanted = [timer, *following[: due + AHEAD_TIMERS]]
+        self._state.fetch(self._key_of(what) for _, what in wanted)
+        self._fetched = wanted[-1]
 
     def last(self, value: Callable[[T], int]) -> int | None:
         """Return the highest value of all timers; None if there are none."""
         timers = self._scan() if self.is_stored and self._until is not None else iter(self.head)
         return max((value(what) for _, what in timers), default=None)
 
-    def _take_some(self, until: int) -> list[tuple[int, T]]:
-        due: list[tuple[int, T]] = []
-        while len(due) < self._head_max:
-            if not self.head and self._until is not None and (not self._until or self._until[0] <= until):
-                self._load_head()
-            if not self.head or self.head[0][0] > until:
-                break
-            timer = heapq.heappop(self.head)
-            if self.is_stored:
-                self._state.delete(self._name(timer))
-            due.append(timer)
-        return due
+    def _take_next(self, until: int) -> tuple[int, T] | None:
+        if not self.head and self._until is not None and (not self._until or self._until[0] <= until):
+            self._load_head()
+        if not self.head or self.head[0][0] > until:
+            return None
+        timer = heapq.heappop(self.head)
+        if self.is_stored:
+            self._state.delete(self._name(timer))
+        return timer
 
     def _load_head(self) -> None:
         after = "" if not self._until else self._name(self._until) + "\0"

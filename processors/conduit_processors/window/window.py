@@ -121,10 +121,13 @@ class WindowProcessor(Processor[OptionsT], ABC):
         return self._answer(record, results + self._fire())
 
     def _tick(self, record: Record) -> list[Record]:
-        if self._time.tick(record) and (end := self.timers.last(lambda window: window.end)) is not None:
-            # After all records: every open window is at its end.
+        is_last = self._time.tick(record)
+        results = self._fire()
+        # After all records every open window is at its end. A session that grew is found when its timer is due.
+        while is_last and (end := self.timers.last(lambda window: window.end)) is not None and not self.has_fired(end):
             self._time.move_to(end)
-        return self._answer(record, self._fire())
+            results += self._fire()
+        return self._answer(record, results)
 
     def _fire(self) -> list[Record]:
         """Return the results of the windows whose end the watermark has reached; forget those that are too old."""

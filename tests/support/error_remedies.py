@@ -243,7 +243,7 @@ REMEDIES: dict[str, tuple[str, str]] = {
     ),
     "run.transient": (
         "A system does not answer, limits requests, or is being restarted.",
-        "Check that system. `Retry` of a node and `Recovery` of a pipeline try again.",
+        "Check that system. [Retries and recovery](../how-to/retry-and-recover.md) try again.",
     ),
     "state.failed": (
         "The disk of the state is full or broken, or the PostgreSQL server of the state does not answer.",

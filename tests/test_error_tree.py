@@ -1,14 +1,18 @@
 """The error tree: drawn completely in errors.py, every code unique and on the reference page.
 
-`python -m tests.test_error_tree` writes the page anew.
+`PYTHONPATH=tests/support python -m tests.test_error_tree` writes the page again.
 """
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from error_remedies import REMEDIES, REQUEST_CODES
+
 from conduit_py import errors
+from conduit_py.wire_error import INTERNAL
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("conduit_py", "connectors/conduit_connectors", "processors/conduit_processors")
@@ -26,13 +30,18 @@ HEAD = """# Error codes
 Every error has a code that never changes; messages may. The API answers with it (`{"error": {"code": …}}`), commands
 print it in brackets and with `--json`, and the status of a degraded pipeline has it.
 
-An error that is not one of ours has the code `internal`. Errors of an HTTP request itself have these codes:
-`request.malformed`, `request.invalid`, `request.timed_out`, `request.too_large`, `path.unknown`, `method.not_allowed`,
-`access.token_missing`, `access.refused`, `host.refused`, `origin.refused`, `hook.unknown`, `hook.not_running`,
-`hook.failed`.
+The suggestion of an error is more exact than this page: it names the option, file or command. An error that is not one
+of ours has the code `internal`.
 
-This page is generated from the classes: `python -m tests.test_error_tree`.
+This page is generated from the classes: `PYTHONPATH=tests/support python -m tests.test_error_tree`.
+
+## HTTP requests
+
+Codes of a request itself, which no class has.
 """
+COLUMNS = "meaning | most often because | what to do |"
+SERVER = ROOT / "conduit_py" / "server"
+CODE = re.compile(r"[a-z]+\.[a-z_]+")
 
 
 class ErrorClass(NamedTuple):
@@ -93,14 +102,44 @@ def reference_page() -> str:
     sections = []
     for family, what_happens in FAMILIES.items():
         rows = [
-            f"| `{each.code}` | {each.name} | {drawn[each.name][1]} |"
+            f"| `{each.code}` {each.name} | {drawn[each.name][1]} | {remedy_cells(each.code)}"
             for each in classes.values()
             if each.code and each.base and nearest_family(each, classes) == family
         ]
-        sections.append(
-            f"## {family}\n\n{what_happens}\n\n| code | class | meaning |\n|---|---|---|\n" + "\n".join(sorted(rows))
-        )
-    return HEAD + "\n" + "\n\n".join(sections) + "\n"
+        sections.append(f"## {family}\n\n{what_happens}\n\n{table('code and class', rows)}")
+    requests = [f"| `{code}` | {meaning} | {remedy_cells(code)}" for code, meaning in REQUEST_CODES.items()]
+    return "\n\n".join([HEAD + "\n" + table("code", requests), *sections]) + "\n"
+
+
+def table(first: str, rows: list[str]) -> str:
+    return f"| {first} | {COLUMNS}\n|---|---|---|---|\n" + "\n".join(sorted(rows))
+
+
+def remedy_cells(code: str) -> str:
+    cause, remedy = REMEDIES[code]
+    return f"{cause} | {remedy} |"
+
+
+def request_codes() -> set[str]:
+    """The codes that the server itself answers with: arguments of errors, values of `CODES` and their defaults."""
+    found = {INTERNAL}
+    for path in sorted(SERVER.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("WireError", "_later"):
+                found |= code_texts(node.args[0])
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("code", "CODES"):
+                found |= code_texts(node.value)
+    return found - class_codes()
+
+
+def code_texts(node: ast.AST) -> set[str]:
+    constants = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+    return {value for value in constants if isinstance(value, str) and CODE.fullmatch(value)}
+
+
+def class_codes() -> set[str]:
+    """The code of every class below ConduitError, which itself is never raised."""
+    return {each.code for each in error_classes().values() if each.code and each.base}
 
 
 def nearest_family(each: ErrorClass, classes: dict[str, ErrorClass]) -> str:
@@ -130,8 +169,22 @@ def test_the_drawing_says_what_every_class_means() -> None:
     assert [name for name, (_, meaning) in drawing().items() if not meaning] == []
 
 
+def test_the_codes_of_requests_are_exactly_those_that_the_server_answers_with() -> None:
+    assert set(REQUEST_CODES) == request_codes()
+
+
+def test_every_code_has_a_cause_and_a_remedy_and_nothing_else_has() -> None:
+    assert set(REMEDIES) == class_codes() | request_codes()
+
+
+def test_causes_and_remedies_are_whole_sentences_that_fit_into_a_table() -> None:
+    texts = [text for pair in REMEDIES.values() for text in pair]
+
+    assert [text for text in texts if "|" in text or "\n" in text or not text.endswith(".")] == []
+
+
 def test_the_reference_page_is_that_of_the_classes() -> None:
-    assert PAGE.read_text() == reference_page(), "run: python -m tests.test_error_tree"
+    assert PAGE.read_text() == reference_page(), "run: PYTHONPATH=tests/support python -m tests.test_error_tree"
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ def print_results(console: Console, results: Sequence[RunResult]) -> None:
 
 
 def failure_lines(result: RunResult) -> list[Text]:
-    """The first error, the node it happened in, and the suggestion."""
+    """The first error, the node it happened in, the suggestion, and how it is tried again."""
     error = result.state.error
     if error is None or result.exit_code is ExitCode.OK:
         return []
@@ -210,6 +210,5 @@ def failure_lines(result: RunResult) -> list[Text]:
             (f" [{error.code}]", "dim"),
         )
     ]
-    if error.suggestion:
-        lines.append(Text(f"  {short_text(error.suggestion)}", "green"))
+    lines += [Text(f"  {short_text(text)}", "green") for text in (error.suggestion, result.retry_advice) if text]
     return lines

@@ -2,12 +2,15 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from conduit_py.cli.output import ExitCode, shown
 from conduit_py.dead_letter_policy import DeadLetterPolicy, StopPolicy
+from conduit_py.errors import RunError, TransientError
+from conduit_py.pipeline import Pipeline
 from conduit_py.run_outcome import list_causes, summarize_dead_letters
 from conduit_py.status import LastError, PipelineState, Status
 from conduit_py.stream.meter import Progress
@@ -70,6 +73,8 @@ class RunResult:
     fails_on_dead_letters: bool = False
     store: str | None = None
     """The state that the run used, as `--state` takes it."""
+    retry_advice: str | None = None
+    """How such a run is tried again by itself, if a transient error ended it."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -125,6 +130,23 @@ class RunResult:
     @property
     def _rate(self) -> float:
         return self.progress.acked / self.progress.elapsed_seconds if self.progress.elapsed_seconds > 0 else 0.0
+
+
+def advise_retries(pipeline: Pipeline, error: RunError | None) -> str | None:
+    """How a run is tried again that ended with this error; None if that cannot help, or the pipeline says it itself."""
+    if not isinstance(error, TransientError) or pipeline.settings.recovery is not None:
+        return None
+    if pipeline.place is not None and Path(pipeline.place.file).suffix in (".yaml", ".yml"):
+        return "a transient error: under `conduit-py serve` the pipeline starts again by itself"
+    # A transaction is repeated as a whole, so most destinations of exactly-once pipelines may have no `retry`.
+    destinations = pipeline.destinations if pipeline.delivery != "exactly_once" else []
+    retries = {each.id: each.retry for each in pipeline.processors} | {each.id: each.retry for each in destinations}
+    once = error.node in retries and retries[error.node].attempts == 1
+    first = f"; with retry=Retry(attempts=5), {error.node} first repeats the call that failed" if once else ""
+    return (
+        "a transient error: with recovery=Recovery() the pipeline starts again by itself, as under "
+        f"`conduit-py serve`{first}"
+    )
 
 
 def _numbers(progress: Progress) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from conduit_py.cli.check import error_fields, load_with_graphs, require_engines
 from conduit_py.cli.display import Display, choose_display
 from conduit_py.cli.errors import exit_code_of
 from conduit_py.cli.output import ExitCode, log_to_stderr, put_json
-from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
+from conduit_py.cli.result import ProgressLine, RecordRate, RunResult, advise_retries
 from conduit_py.cli.state import choose_state, claim_ids
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
@@ -28,7 +28,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline, without_schedule
 from conduit_py.pipeline_settings import EngineName
 from conduit_py.runner import supervise
-from conduit_py.status import Stopper
+from conduit_py.status import Status, Stopper
 from conduit_py.store.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -187,7 +187,10 @@ class RunSession:
         resumed = bool(await self._store.positions(supervisor.pipeline.id))
         state = await supervisor.run()
         policy = supervisor.pipeline.dead_letters.policy
-        self._results[supervisor] = RunResult(supervisor.progress(), state, resumed, self._forced, policy)
+        advice = advise_retries(supervisor.pipeline, supervisor.error) if state.status is Status.DEGRADED else None
+        self._results[supervisor] = RunResult(
+            supervisor.progress(), state, resumed, self._forced, policy, retry_advice=advice
+        )
 
     async def _watch(self) -> None:
         while True:

@@ -31,9 +31,8 @@ def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
     else:
         for name, value in (("transaction", pipeline.settings.transaction), ("outbox", pipeline.outbox or None)):
             if value is not None:
-                yield _problem(
-                    pipeline, name, "applies only to an exactly-once pipeline", f"remove it, {_OR_EXACTLY_ONCE}"
-                )
+                what = "applies only to an exactly-once pipeline"
+                yield _problem(pipeline, name, what, f"remove it, {_OR_EXACTLY_ONCE}")
     if pipeline.delivery == "at_most_once" and not pipeline.dead_letters.policy.discards:
         yield _problem(pipeline, "dead_letters", "at_most_once drops refused records", 'use DeadLetters("drop")')
     yield from _state_problems(pipeline)
@@ -75,13 +74,14 @@ def _exactly_once_problems(pipeline: Pipeline) -> Iterator[Problem]:
             what = f"{connector_label(source.connector)} cannot resume from a position, which exactly_once requires"
             hint = f"write its records to a journal first and read that, {_OR_AT_LEAST_ONCE}"
             yield _problem(source, f"sources.{source.id}", what, hint)
-    mixing = [each.id for each in pipeline.sources if each.connector is not None and not each.connector.repeatable]
+    mixing = {each.id: of for each in pipeline.sources if (of := each.connector) is not None and not of.repeatable}
     for destination in pipeline.destinations:
         if destination.connector is not None:
             yield from _destination_problems(destination)
-            if mixing and destination.connector.guarantee is WriteGuarantee.IDEMPOTENT:
-                what = f"recognises repeated records by positions, which differ each time that {mixing[0]} reads them"
-                hint = f"let {mixing[0]} read a single partition, or use a destination that is transactional or staged"
+            by_keys = destination.connector.guarantee is WriteGuarantee.IDEMPOTENT
+            for id, connector in mixing.items() if by_keys else ():
+                what = f"recognises repeated records by positions, which differ each time that {id} reads them"
+                hint = f"{connector.repeatable_hint}, or use a destination that is transactional or staged"
                 yield _problem(destination, f"destinations.{destination.id}", what, hint)
     yield from _claim_problems(pipeline)
     yield from _dead_letter_problems(pipeline)

@@ -115,6 +115,8 @@ class SourceConnector(Connector[OptionsT], ABC):
     repeatable: ClassVar[bool] = True
     """True if a record has the same position whenever it is read. False if records of several partitions mix in any
     order: then delivery keys differ too, and a destination that is idempotent by them cannot recognise a repeat."""
+    repeatable_hint: ClassVar[str] = "write its records to a journal first, and read that in another pipeline"
+    """What to do where it must be `repeatable` and is not. Name the options that make it so, if there are any."""
     others_may_repeat: ClassVar[bool] = False
     """True if others go on with its work when it dies, from progress that is not a part of its commit: they repeat
     records that it has committed, so no pipeline can promise more than at-least-once for it."""

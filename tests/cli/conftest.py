@@ -84,18 +84,21 @@ class Lines(sdk.DestinationConnector[LinesOptions]):
 
 class BrokenOptions(sdk.Options):
     error: str = "the disk is on fire"
+    transient: bool = False
 
 
 class Broken(sdk.DestinationConnector[BrokenOptions]):
     """Fails at the first write."""
 
     async def write(self, batch):
-        raise sdk.FatalError(self.options.error, suggestion="call the fire brigade")
+        kind = sdk.TransientError if self.options.transient else sdk.FatalError
+        raise kind(self.options.error, suggestion="call the fire brigade")
 '''
 
-HEAD = (
-    "from conduit_py import DeadLetters, Destination, Pipeline, Source\nfrom ends import Broken, Count, Lines, Tables\n"
-)
+HEAD = """\
+from conduit_py import DeadLetters, Destination, Pipeline, Recovery, Source
+from ends import Broken, Count, Lines, Tables
+"""
 PIPELINE = """
 {id} = Pipeline(
     "{id}",

@@ -9,13 +9,17 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from conduit_connectors import file as file_connector
 from rich.console import Console
 from warm_python import COMMAND, WarmPython
 
 from conduit_py.cli.display import PlainDisplay, progress_table
 from conduit_py.cli.output import ExitCode
-from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
-from conduit_py.errors import NackNotAllowed
+from conduit_py.cli.result import ProgressLine, RecordRate, RunResult, advise_retries
+from conduit_py.errors import NackNotAllowed, TransientError
+from conduit_py.pipeline import Pipeline
+from conduit_py.pipeline_settings import Delivery
+from conduit_py.sdk.plugin import Place
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.stream.meter import Meter, Progress, Wait, WaitReason
 
@@ -110,6 +114,30 @@ def shown(width: int) -> list[list[str]]:
     looks = [ProgressLine(progress(read=12_345_678, blocked_on="lake: write"), 512_000.4)]
     Console(file=file, width=width, color_system=None).print(progress_table(looks, "stopping"))
     return [re.split(r"\s{2,}", line.strip()) for line in file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("file", "delivery", "node", "recovery", "retry"),
+    [
+        ("orders.py", "at_least_once", "lake", True, True),
+        ("orders.py", "at_least_once", "web", True, False),
+        ("orders.py", "exactly_once", "lake", True, False),
+        ("orders.yaml", "at_least_once", "lake", False, False),
+    ],
+)
+def test_only_such_retries_are_advised_as_the_definition_can_have(
+    file: str, delivery: Delivery, node: str, recovery: bool, retry: bool
+) -> None:
+    """A source has no `retry`, nor has a destination that is part of a transaction; YAML has neither of the two."""
+    ends = {"web": file_connector.Source(path="in")}, {"lake": file_connector.Destination(path="out")}
+    pipeline = Pipeline("orders", sources=ends[0], destinations=ends[1], delivery=delivery)
+    pipeline.place = Place(file, 1)
+    error = TransientError("the lake is away")
+    error.node = node
+    advice = advise_retries(pipeline, error) or ""
+
+    assert "`conduit-py serve`" in advice
+    assert ("recovery=Recovery()" in advice, "retry=Retry(attempts=5), lake" in advice) == (recovery, retry)
 
 
 def test_the_table_has_a_row_for_each_pipeline_and_node() -> None:

@@ -99,6 +99,30 @@ def test_a_failure_names_the_error_the_node_and_what_to_do(command: "Command") -
     ]
 
 
+def test_a_run_that_ends_with_a_transient_error_says_how_it_is_tried_again(command: "Command") -> None:
+    command.pipeline(destination="Broken(transient=True)")
+    done = command("run", "orders.py")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "numbers: error in lines: the disk is on fire [run.transient]",
+        "  call the fire brigade",
+        "  a transient error: with recovery=Recovery() the pipeline starts again by itself, as under "
+        "`conduit-py serve`; with retry=Retry(attempts=5), lines first repeats the call that failed",
+    ]
+
+
+def test_a_pipeline_with_a_recovery_of_its_own_gets_no_advice_to_have_one(command: "Command") -> None:
+    command.pipeline(destination="Broken(transient=True)", more="recovery=Recovery(retries=0)")
+    done = command("run", "orders.py")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "numbers: error in lines: the disk is on fire [run.transient]",
+        "  call the fire brigade",
+    ]
+
+
 def test_a_failure_is_there_for_programs_too(command: "Command") -> None:
     command.pipeline(destination="Broken()")
     code, lines = command.json("run", "orders.py")

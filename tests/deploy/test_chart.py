@@ -6,6 +6,7 @@
 import json
 import shutil
 import subprocess
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import yaml
 
 from conduit_py import __version__
 from conduit_py.cli.main import app
+from conduit_py.config.python_file import load_pipelines
+from conduit_py.graph.compile import compile_pipeline
 
 ROOT = Path(__file__).parent.parent.parent
 CHART = ROOT / "deploy" / "helm" / "conduit-server"
@@ -30,13 +33,26 @@ WAYS: dict[str, list[str]] = {
         "podMonitor.enabled=true",
     ],
 }
+WITH_EXAMPLE = "postgres"
+"""The way that is rendered with the example of `values.yaml`; the others have no pipelines, as by default."""
 needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not on the path")
 
 
-def render(settings: list[str]) -> "subprocess.CompletedProcess[str]":
+def render(settings: list[str], values: str = "") -> "subprocess.CompletedProcess[str]":
     sets = [word for each in settings for word in ("--set", each)]
     command = ["helm", "template", "shop", str(CHART), "--namespace", "data", "--kube-version", "1.31.0", *sets]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run([*command, "--values", "-"], input=values, capture_output=True, text=True, timeout=300)
+
+
+def render_way(way: str) -> "subprocess.CompletedProcess[str]":
+    return render(WAYS[way], example_values() if way == WITH_EXAMPLE else "")
+
+
+def example_values() -> str:
+    """The example in the comment of `values.yaml`."""
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    example = takewhile(lambda line: line.startswith("#"), lines[lines.index("# pipelines:") :])
+    return "".join(f"{line[2:]}\n" for line in example)
 
 
 def objects(way: str) -> dict[str, Any]:
@@ -60,7 +76,7 @@ def test_what_is_rendered_is_valid(way: str) -> None:
 @needs_helm
 @pytest.mark.parametrize("way", WAYS)
 def test_the_rendered_files_are_those_of_the_chart(way: str) -> None:
-    rendered = render(WAYS[way])
+    rendered = render_way(way)
 
     assert rendered.returncode == 0, rendered.stderr
     assert rendered.stdout == (RENDERED / f"{way}.yaml").read_text()
@@ -82,6 +98,30 @@ def test_values_that_cannot_work_are_refused_with_what_to_do(settings: list[str]
 
     assert rendered.returncode != 0
     assert refusal in rendered.stderr
+
+
+def test_nobody_deploys_a_pipeline_that_is_not_their_own() -> None:
+    """Helm adds the files of a user to those of the chart, so the chart has none."""
+    mounted = workload("volume")["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+
+    assert yaml.safe_load((CHART / "values.yaml").read_text())["pipelines"] == {}
+    assert "ConfigMap" not in objects("volume")
+    assert [each for each in mounted if each["name"] == "pipelines"] == []
+
+
+def test_the_example_is_a_pipeline_and_is_mounted_where_the_server_reads(tmp_path: Path) -> None:
+    files = yaml.safe_load(example_values())["pipelines"]
+    [server] = workload(WITH_EXAMPLE)["spec"]["template"]["spec"]["containers"]
+    _, bound, _ = app.parse_args(server["args"], exit_on_error=False, print_error=False)
+    [(name, text)] = files.items()
+    (tmp_path / name).write_text(text)
+    [pipeline] = load_pipelines(tmp_path / name)
+
+    assert compile_pipeline(pipeline).pipeline.id == "orders"
+    assert objects(WITH_EXAMPLE)["ConfigMap"]["data"] == files
+    assert [each["mountPath"] for each in server["volumeMounts"] if each["name"] == "pipelines"] == [
+        f"{bound.arguments['pipelines']}/{name}"
+    ]
 
 
 def test_a_state_has_one_server_or_a_database() -> None:
@@ -154,8 +194,8 @@ def test_the_chart_is_that_of_the_version_and_its_values_keep_to_its_schema() ->
 
 def write_rendered() -> None:
     """Write the rendered files again."""
-    for way, settings in WAYS.items():
-        rendered = render(settings)
+    for way in WAYS:
+        rendered = render_way(way)
         assert rendered.returncode == 0, rendered.stderr
         (RENDERED / f"{way}.yaml").write_text(rendered.stdout)
 

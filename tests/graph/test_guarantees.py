@@ -4,7 +4,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conduit_connectors import delta, file, generator, iceberg, kafka, log, memory, spark, sqlite, stdio
+from conduit_connectors import (
+    clock,
+    delta,
+    file,
+    generator,
+    iceberg,
+    journal,
+    kafka,
+    log,
+    memory,
+    objects,
+    singer,
+    spark,
+    sqlite,
+    stdio,
+)
 
 from conduit_py import (
     DeadLetters,
@@ -21,6 +36,7 @@ from conduit_py import (
 )
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.guarantees import Guarantee, committing_destination, guarantees
+from conduit_py.sdk import Options, SourceConnector
 from conduit_py.testing.fake_destinations import FakeKeyedDestination, FakeStagedDestination, FakeStorage
 
 
@@ -179,6 +195,40 @@ def test_a_source_that_reads_in_another_order_each_time_is_refused_for_a_destina
     assert promised(pipeline(sources=[mixing], destinations=keyed)) == [("in", "keyed", "at least once")]
     assert promised(pipeline(sources=[single], destinations=keyed)) == [("in", "keyed", "effectively once")]
     assert promised(pipeline(sources=[mixing], delivery="exactly_once")) == [("in", "out", "exactly once")]
+
+
+@pytest.mark.parametrize(
+    ("source", "helps"),
+    [
+        (kafka.Source(servers="h:1", topics=["a", "b"]), "let it read a single partition"),
+        (objects.Source(url="in/*.csv", after="delete"), 'let it read with on_replaced="new-only" and after="keep"'),
+        (singer.Source(command=["tap"]), "write its records to a journal first"),
+        (clock.Source(), "write its records to a journal first"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__module__,
+)
+def test_the_advice_for_such_a_source_is_one_that_the_source_can_follow(
+    source: SourceConnector[Options], helps: str
+) -> None:
+    keyed = [Destination("keyed", FakeKeyedDestination(storage=FakeStorage()))]
+    with pytest.raises(PipelineInvalid) as caught:
+        compile_pipeline(pipeline(sources=[Source("in", source)], destinations=keyed, delivery="exactly_once"))
+    [suggestion] = [each.suggestion or "" for each in caught.value.problems if each.path == "destinations.keyed"]
+
+    assert suggestion.startswith(helps)
+    assert suggestion.endswith(", or use a destination that is transactional or staged")
+
+
+def test_following_the_advice_solves_the_problem(tmp_path: Path) -> None:
+    keyed = [Destination("keyed", FakeKeyedDestination(storage=FakeStorage()))]
+    followed = [
+        kafka.Source(servers="h:1", topics=["a"], partitions=[0]),
+        objects.Source(url="in/*.csv", on_replaced="new-only", after="keep"),
+        journal.Source(path=str(tmp_path)),
+    ]
+
+    for source in followed:
+        compile_pipeline(pipeline(sources=[Source("in", source)], destinations=keyed, delivery="exactly_once"))
 
 
 class TestClaims:

@@ -51,6 +51,15 @@ def moving(running: "Running", id: str) -> None:
     running.until(id, lambda shown: shown["progress"]["acked"] > before)
 
 
+def test_a_server_without_pipelines_is_ready_for_some(server: "Server") -> None:
+    """The Helm chart has none by default."""
+    running = server.start()
+    ready = running.http.get("/readyz")
+
+    assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+    assert running.http.get("/api/v1/pipelines").json()["pipelines"] == []
+
+
 def test_operated_over_http(server: "Server") -> None:
     server.write("a.py", GENERATED.format(id="a", rate=1000))
     running = server.start()

@@ -135,6 +135,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     """
 
     requires: ClassVar = {"confluent_kafka": "conduit-dataflow[kafka]"}
+    repeatable_hint: ClassVar[str] = "let it read a single partition: one topic, and one number in `partitions`"
     _reader: PartitionReader | None = None
     _watch: TopicWatch | None = None
     _ranges: PartitionRanges | None = None

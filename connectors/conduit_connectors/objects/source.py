@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from conduit_connectors.objects.contents import ContentOptions
 from conduit_connectors.objects.object_position import ObjectPosition
@@ -54,6 +54,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     # Requests to a service take long; a local disk does not, so the runtime decides.
     blocking = None
+    repeatable_hint: ClassVar[str] = 'let it read with on_replaced="new-only" and after="keep"'
 
     _reading: ObjectReading | None = None
 

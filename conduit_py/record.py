@@ -92,7 +92,9 @@ class Record(msgspec.Struct, gc=False):
 
     def to_json(self) -> bytes:
         """Return the record in Conduit's JSON form: position and raw data in base64, absent data null."""
-        return encode_json(self)
+        # The parts that are absent are null. Any other null may hide a number that JSON lacks.
+        absent = (self.key is None) + (self.payload.before is None) + (self.payload.after is None)
+        return encode_json(self, nulls=absent)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "Record":
@@ -223,14 +225,14 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder()
 
 
-def encode_json(value: object) -> bytes:
-    """Encode a value of a record. A value without a JSON form raises RecordRefused, which names it."""
+def encode_json(value: object, *, nulls: int = 0) -> bytes:
+    """Encode a value of a record, with so many nulls. One without a JSON form raises RecordRefused, which names it."""
     try:
         text = _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RecordRefused(f"cannot be written as JSON: {error}") from error
-    # Invariant 12: the encoder writes null for NaN and infinity. Only a text with a null can hide one.
-    if b"null" in text:
+    # Invariant 12: the encoder writes null for NaN and infinity. Only a text with one null more can hide one.
+    if b"null" in text and text.count(b"null") != nulls:
         refuse_non_finite(value)
     return text
 
@@ -262,6 +264,8 @@ def refuse_non_finite(value: object, path: str = "") -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise RecordRefused(f"cannot be written as JSON: {path or 'the value'} is {value}")
+    elif type(value) in _UNCHANGING:
+        return
     elif isinstance(value, dict):
         for key, item in value.items():
             refuse_non_finite(item, f"{path}.{key}" if path else str(key))

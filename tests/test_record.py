@@ -102,6 +102,16 @@ def test_invariant_12_numbers_that_json_cannot_carry_are_refused_by_name(wrap: A
         Record.of(wrap(value)).to_json()
 
 
+@pytest.mark.parametrize("others", [None, {"a": None}, {"null": "null"}], ids=["absent", "null", "named null"])
+@pytest.mark.parametrize("part", ["key", "payload.before", "payload.after"])
+def test_invariant_12_no_other_part_of_a_record_hides_such_a_number(part: str, others: Any) -> None:
+    parts = dict.fromkeys(["key", "payload.before", "payload.after"], others) | {part: {"n": math.nan}}
+    key, before, after = parts.values()
+
+    with pytest.raises(RecordRefused, match=rf"{part}\.n is nan"):
+        Record(key=key, payload=Payload(before, after)).to_json()
+
+
 def test_invariant_12_null_itself_is_no_mistake() -> None:
     assert encode_json({"a": None, "b": "null"}) == b'{"a":null,"b":"null"}'
 

@@ -131,18 +131,18 @@ class Fleet:
 
     async def boot(self, *, asked_by: str = SERVER_START) -> None:
         """Start the pipelines that were running, or had never run, when the process last ended."""
-        for member in self:
-            await self.resume(member.pipeline.id, asked_by=asked_by)
+        await self.resume(*(member.pipeline.id for member in self), asked_by=asked_by)
 
-    async def resume(self, id: str, *, asked_by: str = PROGRAM) -> None:
-        """Start a pipeline, unless the user stopped it, or it is completed or degraded."""
-        state = await self._store.state(id)
-        by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
-        completed = state.status is Status.COMPLETED and self[id].pipeline.schedule is None
-        if by_user or completed or state.status is Status.DEGRADED:
-            self[id].log.log_left_alone(state)
-        else:
-            self.start(id, asked_by=asked_by)
+    async def resume(self, *ids: str, asked_by: str = PROGRAM) -> None:
+        """Start pipelines, each unless the user stopped it, or it is completed or degraded."""
+        # All are read before any runs: each read would wait for those that have much to do.
+        for id, state in [(id, await self._store.state(id)) for id in ids]:
+            by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
+            completed = state.status is Status.COMPLETED and self[id].pipeline.schedule is None
+            if by_user or completed or state.status is Status.DEGRADED:
+                self[id].log.log_left_alone(state)
+            elif not self[id].running:
+                self.start(id, asked_by=asked_by)
 
     def start(self, id: str, *, asked_by: str = PROGRAM) -> None:
         """Start a pipeline, or the next run of one that waits for it; returns at once. The log says who asked."""

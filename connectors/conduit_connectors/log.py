@@ -32,11 +32,14 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
     the handlers of the logger do with it. A record that has no JSON form is refused.
     """
 
+    # Mostly it is quick, or nobody listens. Behind a slow handler the runtime moves `write` to a thread.
+    blocking = None
+
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
     def write(self, batch: Batch) -> dict[int, str]:
-        level = logging.getLevelNamesMapping()[self.options.level.upper()]
+        level, message = logging.getLevelNamesMapping()[self.options.level.upper()], self.options.message
         refused = {}
         for index, record in enumerate(batch.records):
             try:
@@ -44,5 +47,5 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
             except RecordRefused as error:
                 refused[index] = error.message
             else:
-                _logger.log(level, "%s %s", self.options.message, text)
+                _logger.log(level, "%s %s", message, text)
         return refused

@@ -19,7 +19,7 @@ from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_positions, check_reading, is_async
 from conduit_py.stream.processor_node import ProcessorNode
-from conduit_py.stream.signal import TURN_SECONDS, IdleBackoff, Signal
+from conduit_py.stream.signal import TURN_SECONDS, FairShare, IdleBackoff, Signal
 
 
 class Reader:
@@ -210,18 +210,16 @@ class ReadBuffer:
         self._taken = taken
         self.filled = Signal()
         """Set when there may be something to take."""
-        self.was_taken = self._closed = False
-        self._reads: list[Records] = []
+        self.was_taken, self._closed, self._reads = False, False, list[Records]()
         self._held: Reading | None = None
         """All reads as one; their records are joined when they are taken."""
         self._next: Reading | None = None
-        self._count, self._read_at = 0, 0.0
-        self._fitting = batch_size
+        self._count, self._read_at, self._fitting, self._share = 0, 0.0, batch_size, FairShare()
         self.resize(batch_size)
 
     def resize(self, batch_size: int) -> None:
-        """Let a batch have at most this many records, fewer if they are large; `room` is how many more fit now."""
-        self.batch_size, self._most = batch_size, min(batch_size, self._fitting)
+        """Let a batch have at most this many records, fewer if they are large or others wait; `room` is for more."""
+        self.batch_size, self._most = batch_size, min(batch_size, self._fitting, self._share.records)
         self.room = max(self._most - self._count, 0) if self._next is None else 0
         self.half_full = 2 * self._count >= self._most
 
@@ -262,9 +260,11 @@ class ReadBuffer:
     async def take(self) -> tuple[Reading, float] | None:
         """Wait for a reading; remove and return it, with the time of the first read. None when closed and empty."""
         # `pull` is no checkpoint, and would starve all tasks. But one round of them costs more than a small batch.
-        if self.clock() >= self.turn_ends_at:
+        if (began := self.clock()) >= self.turn_ends_at:
             await trio.lowlevel.checkpoint()
-            self.turn_ends_at = self.clock() + TURN_SECONDS
+            self.turn_ends_at = (ended := self.clock()) + TURN_SECONDS
+            if self._share.note_round(ended - began, self.batch_size):
+                self.resize(self.batch_size)
         while (held := self._held) is None:
             self.pull()
             if self._held is None:

@@ -1,6 +1,7 @@
 """How tasks wake each other, how often they commit, read or poll, and how much they write at once.
 
-`Signal` wakes, `Pace` spaces commits and flushes, `Throttle` limits a rate, `IdleBackoff` spaces polls.
+`Signal` wakes, `Pace` spaces commits and flushes, `Throttle` limits a rate, `FairShare` the batches of many
+pipelines, `IdleBackoff` spaces polls.
 `WriteLimit` holds records until a batch of them is due.
 """
 
@@ -115,6 +116,36 @@ class Allowance:
             return False
         self._used_until = used_until
         return True
+
+
+class FairShare:
+    """How many records a batch may have so that a round, in which every task has a turn, does not take long.
+
+    With many pipelines at work, whole batches make long rounds, and a request to the API needs several of them.
+    """
+
+    ROUND_SECONDS = 0.1
+    RECORDS_MIN = 128
+    """With fewer, what a batch costs would be more than what its records cost."""
+
+    SHORT_ROUNDS = 8
+    """So many in a row let it grow: of a long round a task sees only a part, which may be short."""
+
+    def __init__(self) -> None:
+        self.records = sys.maxsize
+        self._short = 0
+
+    def note_round(self, seconds: float, batch_size: int) -> bool:
+        """Note how long a round took in which a batch had up to so many records; return True if the share changed."""
+        before = self.records
+        if seconds > self.ROUND_SECONDS:
+            self.records, self._short = max(min(before, batch_size) // 2, self.RECORDS_MIN), 0
+        elif before < sys.maxsize:
+            self._short = self._short + 1 if seconds < self.ROUND_SECONDS / 4 else 0
+            if self._short == self.SHORT_ROUNDS:
+                # Beyond what a batch may have, it is no limit any more.
+                self.records, self._short = 2 * before if before <= batch_size else sys.maxsize, 0
+        return self.records != before
 
 
 class IdleBackoff:

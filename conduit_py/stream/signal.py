@@ -128,23 +128,24 @@ class FairShare:
     RECORDS_MIN = 128
     """With fewer, what a batch costs would be more than what its records cost."""
 
-    SHORT_ROUNDS = 8
-    """So many in a row let it grow: of a long round a task sees only a part, which may be short."""
+    LONG_ROUNDS, SHORT_ROUNDS = 4, 8
+    """So many in a row let it shrink, or grow. One alone may be a start, or the machine ran others; and of a long round
+    a task sees only a part, which may be short."""
 
     def __init__(self) -> None:
         self.records = sys.maxsize
-        self._short = 0
+        self._long = self._short = 0
 
     def note_round(self, seconds: float, batch_size: int) -> bool:
         """Note how long a round took in which a batch had up to so many records; return True if the share changed."""
+        self._long = self._long + 1 if seconds > self.ROUND_SECONDS else 0
+        self._short = self._short + 1 if seconds < self.ROUND_SECONDS / 4 else 0
         before = self.records
-        if seconds > self.ROUND_SECONDS:
-            self.records, self._short = max(min(before, batch_size) // 2, self.RECORDS_MIN), 0
-        elif before < sys.maxsize:
-            self._short = self._short + 1 if seconds < self.ROUND_SECONDS / 4 else 0
-            if self._short == self.SHORT_ROUNDS:
-                # Beyond what a batch may have, it is no limit any more.
-                self.records, self._short = 2 * before if before <= batch_size else sys.maxsize, 0
+        if self._long == self.LONG_ROUNDS:
+            self.records, self._long = max(min(before, batch_size) // 2, self.RECORDS_MIN), 0
+        elif self._short >= self.SHORT_ROUNDS and before < sys.maxsize:
+            # Beyond what a batch may have, it is no limit any more.
+            self.records, self._short = 2 * before if before <= batch_size else sys.maxsize, 0
         return self.records != before
 
 

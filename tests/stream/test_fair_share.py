@@ -1,13 +1,13 @@
 """Batches are smaller while a round of all tasks takes long: then the API and other pipelines wait for their turn."""
 
-import trio
-from trio.testing import MockClock
+from itertools import count
 
 from conduit_py.sdk import Payloads, Reading
 from conduit_py.stream.reader import ReadBuffer
-from conduit_py.stream.signal import TURN_SECONDS, FairShare, Signal
+from conduit_py.stream.signal import FairShare, Signal
 
 SIZE = 1024
+LONG, SHORT = 0.5, 0.01
 
 
 def endless_buffer() -> ReadBuffer:
@@ -22,45 +22,52 @@ def endless_buffer() -> ReadBuffer:
     return buffer
 
 
-async def batch_sizes(buffer: ReadBuffer, clock: MockClock, round_seconds: float, count: int) -> list[int]:
-    """The sizes of batches that are taken while the other tasks take this long in each round."""
+async def batch_sizes(buffer: ReadBuffer, round_seconds: float, batches: int) -> list[int]:
+    """The sizes of batches that are taken while the clock goes on by so much between two looks at it."""
+    looks = count()
+    buffer.clock = lambda: next(looks) * round_seconds
+    buffer.turn_ends_at = float("-inf")
     sizes = []
-
-    async def others() -> None:
-        while True:
-            clock.jump(round_seconds)
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(others)
-        for _ in range(count):
-            taken = await buffer.take()
-            assert taken is not None
-            sizes.append(len(taken[0].records))
-            clock.jump(2 * TURN_SECONDS)
-        nursery.cancel_scope.cancel()
+    for _ in range(batches):
+        taken = await buffer.take()
+        assert taken is not None
+        sizes.append(len(taken[0].records))
     return sizes
 
 
-async def test_a_batch_is_whole_while_rounds_are_short(mock_clock: MockClock) -> None:
-    assert await batch_sizes(endless_buffer(), mock_clock, 0.01, 20) == [SIZE] * 20
+async def test_a_batch_is_whole_while_rounds_are_short() -> None:
+    assert await batch_sizes(endless_buffer(), SHORT, 20) == [SIZE] * 20
 
 
-async def test_batches_shrink_in_long_rounds_and_grow_when_others_are_done(mock_clock: MockClock) -> None:
+async def test_batches_shrink_in_long_rounds_and_grow_when_others_are_done() -> None:
     buffer = endless_buffer()
-    long = await batch_sizes(buffer, mock_clock, 0.5, 60)
-    short = await batch_sizes(buffer, mock_clock, 0.01, 60)
+    long = await batch_sizes(buffer, LONG, 20)
+    short = await batch_sizes(buffer, SHORT, 60)
 
-    assert min(long) == FairShare.RECORDS_MIN
-    assert sum(long) < 10 * SIZE
+    assert long == sorted(long, reverse=True)
+    assert long[-1] == FairShare.RECORDS_MIN
     assert short == sorted(short)
     assert short[-1] == SIZE
 
 
-async def test_the_share_stays_between_short_and_long_rounds() -> None:
+def test_the_share_stays_if_rounds_are_neither_long_nor_short() -> None:
     share = FairShare()
-    share.note_round(0.5, SIZE)
-    changed = [share.note_round(seconds, SIZE) for seconds in (0.01, 0.05) * 50]
+    for seconds in (LONG,) * FairShare.LONG_ROUNDS + (SHORT, 0.05) * 50:
+        share.note_round(seconds, SIZE)
 
     # Halved and doubled in turn, rounds would be long and short in turn.
-    assert (share.records, any(changed)) == (SIZE // 2, False)
+    assert share.records == SIZE // 2
+
+
+def test_a_long_round_now_and_then_changes_nothing() -> None:
+    share = FairShare()
+
+    assert not any(share.note_round(seconds, SIZE) for seconds in (LONG, LONG, SHORT) * 50)
+
+
+def test_a_batch_that_is_small_anyway_stays_as_it_is() -> None:
+    share = FairShare()
+    for _ in range(100):
+        share.note_round(LONG, 10)
+
+    assert share.records >= 10

@@ -42,7 +42,8 @@ ReaderT = TypeVar("ReaderT", bound=PartitionReader)
 _WAIT_SECONDS = 1.0
 _MEASURED = 100
 """How many messages tell how large messages are."""
-_MEASURE_SECONDS = 5.0
+_MEASURE_SECONDS, _LOOK_SECONDS, _MESSAGE_SIZE = 60.0, 0.05, 256
+"""How long they are waited for, and what a message counts if none came: parts of any size would be worse."""
 _RANGE_QUEUE_KIB = 16 * 1024
 """What the library may read ahead of a range, which ends soon."""
 
@@ -207,12 +208,14 @@ class Source(sdk.SplittableSource[SourceOptions]):
         if self._ranges is None:
             reader = self._opened
             position, ends = reader.position(), reader.ends()
-            await reader.wait(_MEASURE_SECONDS)
-            taken = reader.take(_MEASURED)
-            sizes = [len(message) for message in taken.messages] if taken is not None else []
-            self._ranges = PartitionRanges(
-                position, ends, self._watch.ids if self._watch is not None else {}, sum(sizes) // max(1, len(sizes))
-            )
+            sizes: list[int] = []
+            # A busy broker may need some time for the first messages.
+            with trio.move_on_after(_MEASURE_SECONDS):
+                while not sizes and (taken := reader.take(_MEASURED)) is not None:
+                    sizes = [len(message) for message in taken.messages]
+                    await trio.sleep(0 if sizes else _LOOK_SECONDS)
+            size_of_one = sum(sizes) // len(sizes) if sizes else _MESSAGE_SIZE
+            self._ranges = PartitionRanges(position, ends, self._watch.ids if self._watch else {}, size_of_one)
             # Executors read from here on.
             self._reader = None
             await trio.to_thread.run_sync(reader.close)

@@ -8,6 +8,7 @@ from conduit_connectors import kafka
 from conduit_connectors.kafka.partition_ranges import PartitionRange, PartitionRanges
 from confluent_kafka import Producer
 from kafka_topics import KafkaTopics
+from waiting import until
 
 from conduit_py.errors import FatalError
 from conduit_py.record import Record
@@ -65,6 +66,19 @@ def test_the_ranges_of_a_topic_are_the_topic(topics: KafkaTopics, read_all: Any)
     assert sorted(values(again)) == sorted(values(records[18:]) + [b"late"] * 5)
 
 
+def test_what_was_read_ahead_before_the_split_is_in_the_ranges(topics: KafkaTopics) -> None:
+    """A busy machine asks late for the first range: by then the consumer has read to all ends."""
+    topic = topics.create(partitions=3)
+    topics.fill(topic, [b"%d" % number for number in range(60)], keys=7)
+    source = kafka.Source(servers=topics.address, topics=[topic], tail=False).fresh()
+    source.open(None)
+    trio.run(until, lambda: not source._opened._ends)
+
+    records = [record for part in split_opened(source, 5) for record in read_part(source, part)]
+
+    assert sorted(map(int, values(records))) == list(range(60))
+
+
 def test_a_range_ends_behind_messages_that_are_not_read(topics: KafkaTopics) -> None:
     """The marks of transactions and what was aborted have offsets too, also at the end of a range."""
     topic = topics.create()
@@ -101,8 +115,13 @@ def values(records: list[Record]) -> list[bytes]:
 
 
 def split_all(source: kafka.Source, size: int, position: bytes | None = None) -> list[bytes]:
-    source, parts = source.fresh(), list[bytes]()
+    source = source.fresh()
     source.open(position)
+    return split_opened(source, size)
+
+
+def split_opened(source: kafka.Source, size: int) -> list[bytes]:
+    parts = list[bytes]()
     try:
         while True:
             parts.append(trio.run(source.split, size))

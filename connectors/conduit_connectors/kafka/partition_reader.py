@@ -65,7 +65,8 @@ class PartitionReader:
         """The partitions that went away in the last call of the consumer."""
         self._wake = TaskWake()
         self._ends: dict[str, int] | None = None
-        """Where to stop, if it is not for ever."""
+        """Where to stop, if it is not for ever: of the partitions that the consumer has not read so far."""
+        self._all_ends: Mapping[str, int] = {}
         self._ticked_at = 0.0
         self._watched: Sequence[str] = ()
         """The topics of which every partition is read."""
@@ -83,7 +84,8 @@ class PartitionReader:
         """
         self._watched = watched
         if to_end:
-            self._ends = {partition: self._watermarks(partition)[1] for partition in partitions}
+            self._all_ends = {partition: self._watermarks(partition)[1] for partition in partitions}
+            self._ends = dict(self._all_ends)
         self._consumer.assign(self._place(partitions))
         self._thread.start()
 
@@ -101,8 +103,10 @@ class PartitionReader:
             return self._make_position()
 
     def ends(self) -> dict[str, int]:
-        """Where each partition ends that has more to read, if it is read to its end."""
-        return dict(self._ends or {})
+        """Where each partition ends that has more to take, if it is read to its end."""
+        with self._changed:
+            # Not `_ends`: the consumer may have read to the end of a partition of which nothing was taken.
+            return {each: end for each, end in self._all_ends.items() if self._next_offsets[each] < end}
 
     async def wait(self, seconds: float) -> None:
         """Wait until there is something to take, or the partitions change, or so many seconds are over."""

@@ -100,13 +100,13 @@ maven:
 
 # The tests of Spark share one cluster and one session, so they run in one process. It waits for much of its time, so the
 # others run beside it, and so do the checks, each of which uses one core. What these two have printed comes last. Of the
-# others each process waits for a third of its time, for servers, kills and leases: three of them keep two cores busy.
+# others each process waits for a third of its time, for servers, kills and leases: four of them keep two cores busy.
 SPARK_LOG := .venv/spark-tests.log
 CHECK_LOG := .venv/check.log
 test: .venv/.ready-test .venv/.ready-lint .venv/.ready-docs java maven
 	@$(MAKE) --no-print-directory check > $(CHECK_LOG) 2>&1 & check=$$!; \
 	$(BIN)/pytest tests/spark > $(SPARK_LOG) 2>&1 & spark=$$!; trap "kill $$check $$spark 2>/dev/null" EXIT INT TERM; \
-	$(BIN)/pytest -n 3 --dist worksteal --ignore=tests/spark; others=$$?; \
+	$(BIN)/pytest -n 4 --dist worksteal --ignore=tests/spark; others=$$?; \
 	echo "and the tests of Spark:"; wait $$spark; spark=$$?; cat $(SPARK_LOG); \
 	echo "and make check:"; wait $$check; check=$$?; cat $(CHECK_LOG); \
 	if [ $$check -ne 0 ]; then echo "make check has failed: see above"; fi; \

@@ -59,14 +59,13 @@ class PartitionReader:
         self._ready_bytes = 0
         self._next_offsets: dict[str, int] = {}
         """The offset to read next of each partition that is ours."""
+        # How often partitions went away. Without it a position could be that of an earlier record.
         self._generation = self._position.pop(GENERATION, 0)
-        """How often partitions went away. Without it a position could be that of an earlier record."""
-        self._gone: set[str] = set()
-        """The partitions that went away in the last call of the consumer."""
+        self._gone: set[str] = set()  # in the last call of the consumer
         self._wake = TaskWake()
         self._ends: dict[str, int] | None = None
-        """Where to stop, if it is not for ever: of the partitions that the consumer has not read so far."""
-        self._all_ends: Mapping[str, int] = {}
+        """Where to stop, if it is not for ever, of partitions that the consumer has not read so far."""
+        self._all_ends: dict[str, int] = {}
         self._ticked_at = 0.0
         self._watched: Sequence[str] = ()
         """The topics of which every partition is read."""
@@ -218,9 +217,8 @@ class PartitionReader:
             except KafkaException:
                 # The brokers are busy or away, which reading finds out by itself. The next look is soon.
                 return
-            new += [
-                name for name in (name_partition(topic, number) for number in known) if name not in self._next_offsets
-            ]
+            names = (name_partition(topic, number) for number in known)
+            new += [name for name in names if name not in self._next_offsets]
         if new:
             self._consumer.incremental_assign(self._place(new))
 
@@ -297,14 +295,12 @@ class PartitionReader:
         return topic in self._watched and any(parse_partition(each).topic == topic for each in read)
 
     def _watermarks(self, partition: str) -> tuple[int, int]:
-        low, high = self._consumer.get_watermark_offsets(parse_partition(partition), timeout=ANSWER_SECONDS)
-        return low, high
+        return self._consumer.get_watermark_offsets(parse_partition(partition), timeout=ANSWER_SECONDS)
 
     def _take_over(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        names = [name_partition(each.topic, each.partition) for each in partitions]
         try:
-            consumer.incremental_assign(
-                self._place([name_partition(each.topic, each.partition) for each in partitions])
-            )
+            consumer.incremental_assign(self._place(names))
         except KafkaException as error:
             self._fail(error)
 

@@ -70,6 +70,18 @@ class TestWorks:
 
         assert (row.cpu_ratio, row.cpu_ratio_min, row.cpu_ratio_max) == (0.4, 0.25, 0.5)
 
+    def test_beside_it_stands_the_ratio_of_the_best_rounds_whichever_they_are(self) -> None:
+        """The machine was quick for the loop in the second round, and for the others in the third."""
+        contenders = WORKS["W1"].contenders
+        rounds = [
+            {name: replace(MEASUREMENT, cpu_seconds=loop if name == "loop" else other) for name in contenders}
+            for loop, other in ((3.0, 3.0), (1.0, 4.0), (2.0, 1.25))
+        ]
+
+        row = next(row for row in summarise("W1", rounds) if row.contender == "loop again")
+
+        assert (row.cpu_ratio, row.cpu_ratio_best) == (1.0, 0.8)
+
     def test_the_table_and_the_plot_have_every_contender(self) -> None:
         works = ("W2", "size 25", "size 1000")
         rows = [row for work in works for row in summarise(work, [dict.fromkeys(WORKS[work].contenders, MEASUREMENT)])]

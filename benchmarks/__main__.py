@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchmarks import report
 from benchmarks.chart import Bar, Line, bar_chart, line_chart, stack
-from benchmarks.measure import Row, run_rounds, summarise
+from benchmarks.measure import Row, chosen_contenders, run_rounds, summarise
 from benchmarks.work import CONTROL
 from benchmarks.works import GROUPS, WORKS
 
@@ -22,7 +22,8 @@ def main() -> int:
     with report.Report(arguments) as out:
         for work in chosen(arguments.works):
             records = arguments.records or WORKS[work].records
-            rows += summarise(work, run_rounds(work, records, arguments.rounds))
+            names = chosen_contenders(work, arguments.contenders)
+            rows += summarise(work, run_rounds(work, names, records, arguments.rounds))
         out.facts |= {"rounds": arguments.rounds}
         out.rows = rows
         out.svg = stack(draw(rows))
@@ -35,6 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     names = f"works ({', '.join(WORKS)}) or groups ({', '.join(GROUPS)}); works by default"
     parser.add_argument("works", nargs="*", default=["works"], help=names)
     parser.add_argument("--records", type=int, help="500 000 by default, 100 000 for growth")
+    parser.add_argument("--contenders", nargs="*", help="only those that have one of these words in their names")
     report.add_arguments(parser, rounds=10)
     arguments = parser.parse_args()
     unknown = [name for name in arguments.works if name not in WORKS | GROUPS]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.once import WARM_UP_RECORDS, Measurement
-from benchmarks.work import LOOP, prepare_nothing
+from benchmarks.work import CONTROL, LOOP, prepare_nothing
 from benchmarks.works import WORKS
 
 
@@ -42,11 +42,17 @@ class Row:
     memory_mb: float
 
 
-def run_rounds(work: str, records: int, rounds: int) -> list[dict[str, Measurement]]:
-    """Measure every contender in every round. Ends the program if they did not do the same."""
+def chosen_contenders(work: str, words: Sequence[str] | None) -> list[str]:
+    """The contenders that have one of these words in their names, or all of them; always the loop and the control."""
+    names = WORKS[work].contenders
+    return [name for name in names if not words or name in (LOOP, CONTROL) or any(word in name for word in words)]
+
+
+def run_rounds(work: str, names: Sequence[str], records: int, rounds: int) -> list[dict[str, Measurement]]:
+    """Measure these contenders in every round. Ends the program if they did not do the same."""
     with prepared(work, records) as folder:
         # Every other round goes backwards, so that nobody always comes after the same neighbour.
-        orders = [list(WORKS[work].contenders)[:: -1 if number % 2 else 1] for number in range(rounds)]
+        orders = [names[:: -1 if number % 2 else 1] for number in range(rounds)]
         return [same_work(work, {name: measure(work, name, records, folder) for name in names}) for names in orders]
 
 
@@ -95,8 +101,8 @@ def command(work: str, name: str, records: int, folder: Path) -> list[str]:
 
 def summarise(work: str, rounds: Sequence[dict[str, Measurement]]) -> list[Row]:
     records, rows = rounds[0][LOOP].records, []
-    least = {name: min(each[name].cpu_seconds for each in rounds) for name in WORKS[work].contenders}
-    for name in WORKS[work].contenders:
+    least = {name: min(each[name].cpu_seconds for each in rounds) for name in rounds[0]}
+    for name in (name for name in WORKS[work].contenders if name in least):
         ratios = [each[LOOP].cpu_seconds / each[name].cpu_seconds for each in rounds]
         rows.append(
             Row(

@@ -16,7 +16,7 @@ from benchmarks.__main__ import draw, table
 from benchmarks.chart import stack
 from benchmarks.instructions import total_of
 from benchmarks.latency import Notes, measure_here
-from benchmarks.measure import own_copy, prepared, same_work, summarise
+from benchmarks.measure import chosen_contenders, own_copy, prepared, same_work, summarise
 from benchmarks.observed import collector
 from benchmarks.once import Measurement
 from benchmarks.stages import add_up
@@ -99,6 +99,15 @@ class TestWorks:
         assert [row["contender"] for row in rows] == list(WORKS["J1"].contenders)
         assert all(row["cpu_microseconds"] > 0 for row in rows)
         assert ElementTree.parse(tmp_path / "plot.svg").getroot().tag.endswith("svg")
+
+    def test_with_words_only_contenders_with_one_of_them_run_beside_the_loop_and_its_control(self) -> None:
+        assert chosen_contenders("W2", ["dict", "by blocks"]) == [
+            "loop",
+            "loop again",
+            "loop by blocks",
+            "conduit-py, dict",
+        ]
+        assert chosen_contenders("W2", None) == list(WORKS["W2"].contenders)
 
     def test_a_work_that_there_is_not_is_said(self) -> None:
         ran = run("benchmarks", "W9")

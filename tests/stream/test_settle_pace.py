@@ -12,16 +12,15 @@ from conduit_py.testing import Delay, EventLog, ScriptedDestination, ScriptedSou
 
 
 async def run(
-    log: EventLog, records: int, script: dict[int, Any], store: MemoryStore | None = None, **settings: int
+    log: EventLog, records: int, script: dict[int, Any], *, batch_size: int = 200, window: int = 32_768
 ) -> None:
+    source = ScriptedSource(records=records, log=log, script=script)
     pipeline = Pipeline(
         "p",
-        sources=[
-            Source("in", ScriptedSource(records=records, log=log, script=script), **{"batch_size": 200} | settings)
-        ],
+        sources=[Source("in", source, batch_size=batch_size, window=window)],
         destinations=[Destination("out", ScriptedDestination(log=log))],
     )
-    await Supervisor(pipeline, store or MemoryStore()).run()
+    await Supervisor(pipeline, MemoryStore()).run()
     log.check()
 
 

@@ -49,7 +49,7 @@ class LineEnds(Sequence[int]):
         return iter(self._list())
 
 
-class Block(NamedTuple):
+class LineBlock(NamedTuple):
     """The bytes of some lines: `begin`, and what `read` has before `stop`."""
 
     begin: bytes
@@ -67,7 +67,7 @@ class Lines(msgspec.Struct):
     texts: list[bytes]
     ends: LineEnds
     long: dict[int, int]
-    block: Block | None = None
+    block: LineBlock | None = None
 
     def count(self, byte: bytes) -> int:
         """Return how often this byte is in the lines. To join them for that would be a third of the cost."""
@@ -102,7 +102,7 @@ class LineBuffer:
         self._rest: list[bytes] = []
         self._rest_size = 0
         self._taken_to = offset
-        self._block: Block | None = None
+        self._block: LineBlock | None = None
         """All lines that wait, if they came with the last block and none of them was taken."""
         self._line_size = 0
         """About how many bytes a line has, by those that came last; 0 before the first."""
@@ -137,7 +137,7 @@ class LineBuffer:
             texts[0] = begin + texts[0]
             self._add(texts, start, self.offset - len(rest))
             self._rest, self._rest_size = [], len(rest)
-            self._block = None if waiting else Block(begin, block, len(block) - len(rest))
+            self._block = None if waiting else LineBlock(begin, block, len(block) - len(rest))
             self._line_size = (self.offset - len(rest) - start) // len(texts)
         if self._rest_size <= self._size_max:
             self._rest.append(rest)

@@ -24,6 +24,8 @@ class Bar:
     value: float
     low: float
     high: float
+    best: float | None = None
+    """Of the best rounds, drawn as a dot."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Line:
 
 def bar_chart(title: str, unit: str, bars: Sequence[Bar], mark: float | None = None) -> str:
     """Horizontal bars from 0, with a whisker for the range and a line at `mark`."""
-    most = max([bar.high for bar in bars] + ([mark] if mark else [])) or 1.0
+    most = max([max(bar.high, bar.best or 0.0) for bar in bars] + ([mark] if mark else [])) or 1.0
     height = TOP + STEP * len(bars) + BOTTOM
 
     def x(value: float) -> float:
@@ -51,8 +53,10 @@ def bar_chart(title: str, unit: str, bars: Sequence[Bar], mark: float | None = N
             _text(NAMES - 8, middle + 4, bar.name, anchor="end"),
             f'<rect x="{NAMES}" y="{y}" width="{x(bar.value) - NAMES:.1f}" height="{BAR}" fill="{colour}"/>',
             _line(x(bar.low), middle, x(bar.high), middle, "#222222"),
-            _text(x(bar.high) + 6, middle + 4, _short(bar.value)),
+            _text(x(max(bar.high, bar.best or 0.0)) + 6, middle + 4, _short(bar.value)),
         ]
+        if bar.best is not None:
+            parts.append(f'<circle cx="{x(bar.best):.1f}" cy="{middle}" r="4" fill="#222222"/>')
     if mark:
         parts.append(_line(x(mark), TOP - 6, x(mark), height - BOTTOM, "#c0392b"))
     return _svg(height, parts)

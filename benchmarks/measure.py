@@ -1,7 +1,9 @@
 """Measures contenders in processes of their own that take turns, and sums up what came of it.
 
 The ratio of a round is taken within that round, so that a machine that slows down slows all of them; the order of a
-round is the reverse of that of the one before.
+round is the reverse of that of the one before. A machine whose speed changes within a round shakes that ratio. So there
+are many short rounds, and beside the median stands the ratio of the best ones: the least CPU of the loop in any round
+by the least of the contender. It needs only one undisturbed round of each, whichever.
 """
 
 import json
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.once import WARM_UP_RECORDS, Measurement
-from benchmarks.work import LOOP, prepare_nothing
+from benchmarks.work import CONTROL, LOOP, prepare_nothing
 from benchmarks.works import WORKS
 
 
@@ -31,6 +33,8 @@ class Row:
     cpu_ratio: float
     cpu_ratio_min: float
     cpu_ratio_max: float
+    cpu_ratio_best: float
+    """Of the best rounds: the least CPU of the loop by the least of the contender."""
     wall_ratio: float
     cpu_microseconds: float
     """Of a record."""
@@ -38,11 +42,17 @@ class Row:
     memory_mb: float
 
 
-def run_rounds(work: str, records: int, rounds: int) -> list[dict[str, Measurement]]:
-    """Measure every contender in every round. Ends the program if they did not do the same."""
+def chosen_contenders(work: str, words: Sequence[str] | None) -> list[str]:
+    """The contenders that have one of these words in their names, or all of them; always the loop and the control."""
+    names = WORKS[work].contenders
+    return [name for name in names if not words or name in (LOOP, CONTROL) or any(word in name for word in words)]
+
+
+def run_rounds(work: str, names: Sequence[str], records: int, rounds: int) -> list[dict[str, Measurement]]:
+    """Measure these contenders in every round. Ends the program if they did not do the same."""
     with prepared(work, records) as folder:
         # Every other round goes backwards, so that nobody always comes after the same neighbour.
-        orders = [list(WORKS[work].contenders)[:: -1 if number % 2 else 1] for number in range(rounds)]
+        orders = [names[:: -1 if number % 2 else 1] for number in range(rounds)]
         return [same_work(work, {name: measure(work, name, records, folder) for name in names}) for names in orders]
 
 
@@ -91,7 +101,8 @@ def command(work: str, name: str, records: int, folder: Path) -> list[str]:
 
 def summarise(work: str, rounds: Sequence[dict[str, Measurement]]) -> list[Row]:
     records, rows = rounds[0][LOOP].records, []
-    for name in WORKS[work].contenders:
+    least = {name: min(each[name].cpu_seconds for each in rounds) for name in rounds[0]}
+    for name in (name for name in WORKS[work].contenders if name in least):
         ratios = [each[LOOP].cpu_seconds / each[name].cpu_seconds for each in rounds]
         rows.append(
             Row(
@@ -101,6 +112,7 @@ def summarise(work: str, rounds: Sequence[dict[str, Measurement]]) -> list[Row]:
                 cpu_ratio=statistics.median(ratios),
                 cpu_ratio_min=min(ratios),
                 cpu_ratio_max=max(ratios),
+                cpu_ratio_best=least[LOOP] / least[name],
                 wall_ratio=statistics.median(each[LOOP].seconds / each[name].seconds for each in rounds),
                 cpu_microseconds=1e6 * statistics.median(each[name].cpu_seconds for each in rounds) / records,
                 records_per_second=records / statistics.median(each[name].seconds for each in rounds),

@@ -16,7 +16,7 @@ from benchmarks.__main__ import draw, table
 from benchmarks.chart import stack
 from benchmarks.instructions import total_of
 from benchmarks.latency import Notes, measure_here
-from benchmarks.measure import own_copy, prepared, same_work, summarise
+from benchmarks.measure import chosen_contenders, own_copy, prepared, same_work, summarise
 from benchmarks.observed import collector
 from benchmarks.once import Measurement
 from benchmarks.stages import add_up
@@ -70,6 +70,18 @@ class TestWorks:
 
         assert (row.cpu_ratio, row.cpu_ratio_min, row.cpu_ratio_max) == (0.4, 0.25, 0.5)
 
+    def test_beside_it_stands_the_ratio_of_the_best_rounds_whichever_they_are(self) -> None:
+        """The machine was quick for the loop in the second round, and for the others in the third."""
+        contenders = WORKS["W1"].contenders
+        rounds = [
+            {name: replace(MEASUREMENT, cpu_seconds=loop if name == "loop" else other) for name in contenders}
+            for loop, other in ((3.0, 3.0), (1.0, 4.0), (2.0, 1.25))
+        ]
+
+        row = next(row for row in summarise("W1", rounds) if row.contender == "loop again")
+
+        assert (row.cpu_ratio, row.cpu_ratio_best) == (1.0, 0.8)
+
     def test_the_table_and_the_plot_have_every_contender(self) -> None:
         works = ("W2", "size 25", "size 1000")
         rows = [row for work in works for row in summarise(work, [dict.fromkeys(WORKS[work].contenders, MEASUREMENT)])]
@@ -87,6 +99,15 @@ class TestWorks:
         assert [row["contender"] for row in rows] == list(WORKS["J1"].contenders)
         assert all(row["cpu_microseconds"] > 0 for row in rows)
         assert ElementTree.parse(tmp_path / "plot.svg").getroot().tag.endswith("svg")
+
+    def test_with_words_only_contenders_with_one_of_them_run_beside_the_loop_and_its_control(self) -> None:
+        assert chosen_contenders("W2", ["dict", "by blocks"]) == [
+            "loop",
+            "loop again",
+            "loop by blocks",
+            "conduit-py, dict",
+        ]
+        assert chosen_contenders("W2", None) == list(WORKS["W2"].contenders)
 
     def test_a_work_that_there_is_not_is_said(self) -> None:
         ran = run("benchmarks", "W9")

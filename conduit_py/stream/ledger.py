@@ -174,10 +174,10 @@ class Ledger:
                 self.on_quiet()
         if self.may_hold:
             self.on_quiet()
-        # Until every destination has voted, no message can be settled. Neither can one behind an open message.
-        may_settle = entry.outstanding == 0 or entry.voted == self._voters
         oldest = next(iter(self._entries.values()))
-        if may_settle and (entry is oldest or oldest.is_progress):
+        # None behind an open message is settled. With half of the window in flight, what is settled waits no more.
+        must = entry is oldest or oldest.is_progress or (oldest.outstanding == 0 and self.credit <= self.in_flight)
+        if must and (entry.outstanding == 0 or entry.voted == self._voters):
             self.on_settled()
 
     def nack(self, span: Span, letter: DeadLetter, voters: int) -> None:

@@ -67,7 +67,7 @@ class JsonLines:
         return Reading(Payloads(parsed.values, parsed.positions), parsed.refused)
 
     def _keeps_all(self, lines: Lines, values: list[Any]) -> bool:
-        return self._duplicate_keys == "last" or self._members.is_that_of(b"".join(lines.texts), values)
+        return self._duplicate_keys == "last" or self._members.is_that_of(lines, values)
 
     def _narrow(self, present: Sequence[str]) -> None:
         """Require fields that lines have had so far. Whether a line has them then needs no look at each value."""
@@ -121,14 +121,15 @@ class _MemberCount:
         self.present: tuple[str, ...] = ()
         """The fields with a default that a line had, with another value."""
 
-    def is_that_of(self, text: bytes, values: list[Any]) -> bool:
+    def is_that_of(self, lines: Lines, values: list[Any]) -> bool:
         """Return True if no line repeats a key. False is nearly always a repeated key."""
         members = sum(map(len, values)) if self._required is None else self._count_typed(self._required, values)
-        if self._quotes_first and _has_quoted_colons(text, members):
+        if self._quotes_first and _has_quoted_colons(b"".join(lines.texts), members):
             return True
-        others = text.count(b":") - members
-        if others == 0 or (others > 0 and self._count_in_texts(text, values) == others):
+        others = lines.count(b":") - members
+        if others == 0 or (others > 0 and self._count_in_texts(lines, values) == others):
             return True
+        text = b"".join(lines.texts)
         if not self._quotes_first and _has_quoted_colons(text, members):
             self._quotes_first = not self._learn(values[-1])
             return True
@@ -146,9 +147,9 @@ class _MemberCount:
             count += sum(map(ne, map(attrgetter(name), values), repeat(self._defaults[name])))
         return count
 
-    def _count_in_texts(self, text: bytes, values: list[Any]) -> int:
+    def _count_in_texts(self, lines: Lines, values: list[Any]) -> int:
         # An escaped colon is none in the line, but one in the text that was decoded. It could replace a lost one.
-        if not self._colon_fields or b"\\" in text:
+        if not self._colon_fields or lines.has(b"\\"):
             return -1
         try:
             return sum("".join(map(self._getter(name), values)).count(":") for name in self._colon_fields)

@@ -1,5 +1,7 @@
 """Lines ↔ records: raw lines, JSON lines (parsed in `json_lines`) and whole records in OpenCDC's JSON form."""
 
+import ctypes
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -102,8 +104,7 @@ def encode_json_lines(batch: Batch) -> Encoded:
             text = _encode_lines(values)
         except (TypeError, ValueError, OverflowError, RecursionError):
             return encode_each(batch.records, _json_line)
-        # Searched from the end, which is twice as fast: no other word of JSON ends like this one.
-        if text.rfind(b"null") < 0 or _nulls_are_null(text, values):
+        if not _has_null(text) or _nulls_are_null(text, values):
             return Encoded(text, {})
     return encode_each(batch.records, _json_line)
 
@@ -159,6 +160,29 @@ def structured_fields(data: Data, format: str) -> dict[str, object]:
         raise RecordRefused(f"payload.after is absent, but format {format!r} writes it ({hint})")
     hint = 'decode it first, for example with the processor "json.decode", or use format="lines"'
     raise RecordRefused(f"payload.after is raw bytes, but format {format!r} writes structured data ({hint})")
+
+
+def _search_backwards(text: bytes) -> bool:
+    # From the end, which is twice as fast: no other word of JSON ends like this one.
+    return text.rfind(b"null") >= 0
+
+
+def _null_search() -> Callable[[bytes], bool]:
+    """Return what tells whether JSON lines have a null. The search of glibc takes a sixth of the time of Python's."""
+    if "CS_GNU_LIBC_VERSION" not in getattr(os, "confstr_names", ()):
+        return _search_backwards
+    # PyDLL keeps the interpreter's lock: to get it back would take longer than the search.
+    strstr = ctypes.PyDLL(None).strstr
+    strstr.argtypes, strstr.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_void_p
+
+    def search(text: bytes) -> bool:
+        # It ends at a zero byte. An encoder writes none, but a value that is JSON already is copied as it is.
+        return strstr(text, b"null") is not None or (b"\0" in text and _search_backwards(text))
+
+    return search
+
+
+_has_null = _null_search()
 
 
 def _nulls_are_null(text: bytes, values: Sequence[Data]) -> bool:

@@ -4,13 +4,15 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 KEPT_OF_LONG_LINE = 1024
 """The bytes that are kept of a line longer than the buffer's `size_max`."""
 
+_BLOCK_SIZE_MIN = 32 * 1024
+"""Smaller blocks cost more calls than they save copies."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -47,15 +49,37 @@ class LineEnds(Sequence[int]):
         return iter(self._list())
 
 
+class LineBlock(NamedTuple):
+    """The bytes of some lines: `begin`, and what `read` has before `stop`."""
+
+    begin: bytes
+    read: bytes
+    stop: int
+
+
 class Lines(msgspec.Struct):
     """Consecutive lines, line ends included. `ends[i]` is the offset just past `texts[i]`.
 
-    `long` maps the end of each line that was too long to its size; its text is only its beginning.
+    `long` maps the end of each line that was too long to its size; its text is only its beginning. `block` has the same
+    bytes as `texts` if they were read as one, but for a byte order mark.
     """
 
     texts: list[bytes]
     ends: LineEnds
     long: dict[int, int]
+    block: LineBlock | None = None
+
+    def count(self, byte: bytes) -> int:
+        """Return how often this byte is in the lines. To join them for that would be a third of the cost."""
+        if (block := self.block) is None:
+            return b"".join(self.texts).count(byte)
+        return block.begin.count(byte) + block.read.count(byte, 0, block.stop)
+
+    def has(self, byte: bytes) -> bool:
+        """Return True if this byte is in the lines."""
+        if (block := self.block) is None:
+            return any(byte in text for text in self.texts)
+        return byte in block.begin or block.read.find(byte, 0, block.stop) >= 0
 
 
 class LineBuffer:
@@ -78,6 +102,10 @@ class LineBuffer:
         self._rest: list[bytes] = []
         self._rest_size = 0
         self._taken_to = offset
+        self._block: LineBlock | None = None
+        """All lines that wait, if they came with the last block and none of them was taken."""
+        self._line_size = 0
+        """About how many bytes a line has, by those that came last; 0 before the first."""
 
     def __len__(self) -> int:
         """How many whole lines are waiting."""
@@ -87,6 +115,13 @@ class LineBuffer:
     def size(self) -> int:
         """How many bytes of input have been fed and not yet taken."""
         return self.offset - self._taken_to
+
+    def room_for(self, n: int, most: int) -> int:
+        """Return how many bytes to feed, at most `most`, so that the next `n` lines are mostly a whole block."""
+        if not self._line_size:
+            return most
+        # A little less than `n` lines: one that is left would make the next lines no whole block.
+        return min(most, max((n - len(self)) * self._line_size * 31 // 32, _BLOCK_SIZE_MIN))
 
     def feed(self, block: bytes) -> None:
         """Add the bytes that follow those fed before."""
@@ -98,9 +133,12 @@ class LineBuffer:
         rest = b"" if block.endswith(b"\n") or not texts else texts.pop()
         if texts:
             # Only the first line is joined with what was left: to join whole blocks would copy all of the input.
-            texts[0] = b"".join([*self._rest, texts[0]])
+            begin, waiting = b"".join(self._rest), len(self)
+            texts[0] = begin + texts[0]
             self._add(texts, start, self.offset - len(rest))
             self._rest, self._rest_size = [], len(rest)
+            self._block = None if waiting else LineBlock(begin, block, len(block) - len(rest))
+            self._line_size = (self.offset - len(rest) - start) // len(texts)
         if self._rest_size <= self._size_max:
             self._rest.append(rest)
         else:
@@ -122,14 +160,18 @@ class LineBuffer:
         """Take the next lines, at most `n`."""
         stop = min(self._next + n, len(self._texts))
         taken = self._slice(stop, {})
-        self._next, self._taken_to = stop, taken.ends.last
+        if stop == len(self._texts) and not self._long:
+            taken.block = self._block
+        self._next, self._taken_to, self._block = stop, taken.ends.last, None
         if self._long:
             taken.long = {end: self._long.pop(end) for end in taken.ends if end in self._long}
         return taken
 
     def _slice(self, stop: int, long: dict[int, int]) -> Lines:
         sizes = self._sizes[self._next : stop]
-        return Lines(self._texts[self._next : stop], LineEnds(self._taken_to, sizes, self._taken_to + sum(sizes)), long)
+        # What is behind the last of them is a rest without its line end.
+        last = self.offset - self._rest_size if stop == len(self._texts) else self._taken_to + sum(sizes)
+        return Lines(self._texts[self._next : stop], LineEnds(self._taken_to, sizes, last), long)
 
     def _add(self, texts: list[bytes], start: int, end: int) -> None:
         sizes = list(map(len, texts))
@@ -142,7 +184,7 @@ class LineBuffer:
             self._skip_bom = False
         self._texts = self._texts[self._next :] + texts
         self._sizes = self._sizes[self._next :] + sizes
-        self._next = 0
+        self._next, self._block = 0, None
 
     def _cut_long(self, texts: list[bytes], sizes: list[int], end: int) -> None:
         """Shorten the lines that are too long. `sizes` are those of the input, which may be more than is kept."""

@@ -47,6 +47,45 @@ def test_lines_and_offsets_do_not_depend_on_the_blocks(content: bytes, sizes: li
     assert (len(buffer), buffer.size, buffer.ended) == (0, 0, True)
 
 
+@given(contents, cuts, cuts, st.sampled_from([3, 1000]))
+def test_bytes_are_found_in_lines_as_in_their_texts(
+    content: bytes, sizes: list[int], takes: list[int], size_max: int
+) -> None:
+    buffer = LineBuffer(0, size_max, skip_bom=True)
+    for index, block in enumerate([*blocks(content, sizes), b""]):
+        buffer.feed(block) if block else buffer.finish()
+        taken = buffer.take(takes[index % len(takes)])
+
+        text = b"".join(taken.texts)
+        assert [taken.count(byte) for byte in (b"a", b"\n")] == [text.count(b"a"), text.count(b"\n")]
+        assert [taken.has(byte) for byte in (b"b", b"\r")] == [b"b" in text, b"\r" in text]
+
+
+def test_lines_that_were_read_as_one_block_need_not_be_joined() -> None:
+    buffer = LineBuffer(0, 1000)
+    buffer.feed(b"first\nsec")
+    first = buffer.take(10)
+    buffer.feed(b"ond\nthird\nfou")
+    whole = buffer.take(10)
+    buffer.feed(b"rth\nfifth\n")
+    parts = buffer.take(1), buffer.take(1)
+
+    assert first.block == (b"", b"first\nsec", 6)
+    assert whole.block == (b"sec", b"ond\nthird\nfou", 10)
+    assert [part.block for part in parts] == [None, None]
+
+
+def test_a_block_has_about_as_many_lines_as_are_wanted() -> None:
+    buffer = LineBuffer(0, 1000)
+    assert buffer.room_for(1000, 200_000) == 200_000
+
+    buffer.feed(b"x" * 99 + b"\n" + b"y" * 99 + b"\n")
+
+    assert 95_000 < buffer.room_for(1002, 200_000) <= 100_000
+    assert buffer.room_for(1002, 50_000) == 50_000
+    assert 0 < buffer.room_for(2, 1000) <= 1000
+
+
 @given(contents, cuts, st.integers(1, 6))
 def test_long_lines_are_told_with_their_size_and_the_others_are_whole(
     content: bytes, sizes: list[int], size_max: int

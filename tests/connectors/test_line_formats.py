@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import msgspec
 import pytest
 from builders import batch_of
 from conduit_connectors.line_formats import Encode, encode_json_lines, encode_opencdc_lines
@@ -84,3 +85,11 @@ def test_a_number_that_json_does_not_have_refuses_its_record_alone(value: Any, a
 
     assert list(encoded.refused) == [1]
     assert encoded.text == 2 * (good.to_json() + b"\n")
+
+
+@pytest.mark.parametrize("raw", [b'"\0"', b'"a"'])
+def test_a_number_that_json_does_not_have_is_found_behind_whatever_is_copied_as_it_is(raw: bytes) -> None:
+    """The quick search for nulls ends at a zero byte, which an encoder writes only for a value that is JSON already."""
+    encoded = encode_json_lines(batch_of(Record(payload=Payload(None, {"raw": msgspec.Raw(raw), "n": math.nan}))))
+
+    assert (encoded.text, list(encoded.refused)) == (b"", [0])

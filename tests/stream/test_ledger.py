@@ -115,6 +115,17 @@ def test_a_message_settled_while_it_was_not_the_oldest_is_announced_when_it_beco
     assert announced == [1, 1]
 
 
+def test_with_half_of_the_window_in_flight_votes_behind_the_oldest_are_announced_if_it_is_settled() -> None:
+    """What is settled waits for more, so that one commit covers it all; but not until the window is full."""
+    announced: list[int] = []
+    books = Ledger("p", "source", 0b1, 10, on_settled=lambda: announced.append(books.in_flight))
+    for _ in range(4):
+        batch = register(books, 2)
+        books.ack(batch.span, batch.sequences, 0b1)
+
+    assert announced == [2, 6, 8]
+
+
 class TestFateHandlers:
     """Handlers are told once, last registered first, when the last vote is in."""
 

@@ -11,13 +11,16 @@ from conduit_py.stream.settler import SETTLE_SECONDS
 from conduit_py.testing import Delay, EventLog, ScriptedDestination, ScriptedSource
 
 
-async def run(log: EventLog, records: int, script: dict[int, Any], store: MemoryStore | None = None) -> None:
+async def run(
+    log: EventLog, records: int, script: dict[int, Any], *, batch_size: int = 200, window: int = 32_768
+) -> None:
+    source = ScriptedSource(records=records, log=log, script=script)
     pipeline = Pipeline(
         "p",
-        sources=[Source("in", ScriptedSource(records=records, log=log, script=script), batch_size=200)],
+        sources=[Source("in", source, batch_size=batch_size, window=window)],
         destinations=[Destination("out", ScriptedDestination(log=log))],
     )
-    await Supervisor(pipeline, store or MemoryStore()).run()
+    await Supervisor(pipeline, MemoryStore()).run()
     log.check()
 
 
@@ -37,3 +40,15 @@ async def test_under_load_one_commit_serves_several_batches(autojump_clock: Mock
 
     acked_at = sorted({event.at for event in log.did("ack")})
     assert len(acked_at) <= 10, "twenty batches"
+
+
+async def test_a_source_is_not_held_up_because_what_is_settled_waits_for_more(autojump_clock: MockClock) -> None:
+    """With half of the window in flight the commit comes at once, though the oldest record was settled long ago."""
+    log = EventLog()
+    pause = SETTLE_SECONDS / 10
+    # A window has four batches, and five times as many come in the time that commits are apart.
+    await run(log, 2000, {number: Delay(pause) for number in range(0, 2000, 100)}, batch_size=100, window=400)
+
+    assert max(event.at for event in log.did("write")) < 20.5 * pause
+    commits = {event.at for event in log.did("ack")}
+    assert len(commits) <= 12, "twenty batches, two in half of a window"

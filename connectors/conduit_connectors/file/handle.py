@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import stat
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -169,7 +170,9 @@ class Handle:
         """The positions of records that end at these offsets, ascending, all of them read."""
         if ends and ends[0] >= HEAD_SIZE:
             return Positions(self._position, ends, ascending=True)
-        return [bytes(self.position(end)) for end in ends]
+        # Each of the first ones has a head of its own.
+        first = bisect_left(ends, HEAD_SIZE)
+        return [*(bytes(self.position(end)) for end in ends[:first]), *map(self._position.__mod__, ends[first:])]
 
     def position(self, offset: int) -> FilePosition:
         return FilePosition(self.inode, hash_head(self.head[:offset]), offset)

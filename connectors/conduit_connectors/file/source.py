@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -76,8 +77,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     _next: Handle | None = None
     _rows: CsvRows | None = None
     _truncated: FatalError | None = None
-    _end: int | None = None
-    """The offset at which a part of a file ends."""
+    _end = sys.maxsize  # the offset at which a part of a file ends
     _many: Any = None  # reads the files of a pattern, and compressed ones
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
@@ -134,7 +134,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         if self._many is not None:
             return self._many.read(n)  # type: ignore[no-any-return]
         while True:
-            filled = len(self._buffer) < n and self._fill()
+            filled = len(self._buffer) < n and self._fill(n)
             waiting = len(self._buffer)
             reading = self._take(n)
             if reading.records:
@@ -260,13 +260,13 @@ class Source(sdk.SplittableSource[SourceOptions]):
             pass
         return filled
 
-    def _fill(self) -> bool:
-        """Read the next block of the file into the buffer, if there is any."""
+    def _fill(self, n: int = sys.maxsize) -> bool:
+        """Read the next block of the file into the buffer, if there is any, of about `n` lines."""
         handle, buffer = self._handle, self._buffer
         if handle is None or buffer.ended:
             return False
-        size = self._block_size if self._end is None else min(self._block_size, self._end - buffer.offset)
-        block = handle.read_at(buffer.offset, size)
+        most = min(self._block_size, self._end - buffer.offset)
+        block = handle.read_at(buffer.offset, buffer.room_for(n, most))
         if not handle.unchanged(buffer.offset + len(block)):
             self._go_on_after_truncation(handle)
             return True

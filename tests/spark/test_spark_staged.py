@@ -15,6 +15,8 @@ import pytest
 from conduit_connectors import delta, file, iceberg, memory, objects, parquet, sqlalchemy
 from deltalake import DeltaTable
 from engine_world import kept, no_good, sorted_out
+from hypothesis import given
+from hypothesis import strategies as st
 from lake_tables import catalog_of, iceberg_rows
 from s3_server import BucketFolder
 from sql_world import alchemy_url
@@ -23,7 +25,8 @@ from conduit_py import pipeline as p
 from conduit_py.graph.compile import as_graph
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.sdk import PartId, PieceRefused
-from conduit_py.spark.engine.executors import JobPace
+from conduit_py.spark.engine.executors import SMALL_PART, JobPace, even_size
+from conduit_py.spark.engine.remote_source import PART_SIZE
 from conduit_py.spark.engine.split import PipelineSplit, way_to_read, ways_to_write
 from conduit_py.spark.engine.supervisor import SparkSupervisor
 from conduit_py.spark.session.shared_session import SparkOptions
@@ -282,3 +285,38 @@ def test_a_job_that_takes_long_or_returns_much_has_fewer_parts() -> None:
         noted.append(pace.rounds)
 
     assert noted == [2, 4, 4, 4, 2, 1, 1, 2]
+
+
+@given(left=st.integers(0, 10**12), cores=st.integers(1, 500), most=st.sampled_from([1000, SMALL_PART, PART_SIZE]))
+def test_parts_are_as_many_for_each_core_and_no_more_than_the_largest_would_be(
+    left: int, cores: int, most: int
+) -> None:
+    size = even_size(most, left, cores)
+
+    assert min(most, SMALL_PART) <= size <= most
+    # No core has a part more than it has to: with the largest size the fullest one would have as many.
+    assert -(-left // (size * cores)) == -(-left // (most * cores))
+    if min(most, SMALL_PART) < size < most:
+        parts = -(-left // size)
+        assert cores * (-(-left // (most * cores)) - 1) < parts <= cores * -(-left // (most * cores))
+
+
+def test_who_cannot_tell_how_much_is_left_has_the_largest_parts() -> None:
+    assert even_size(PART_SIZE, None, 4) == even_size(PART_SIZE, 0, 4) == PART_SIZE
+
+
+async def test_a_small_input_is_divided_among_all_cores(
+    tmp_path: Path, spark: "SparkSession", spark_options: dict[str, Any]
+) -> None:
+    cores = spark.sparkContext.defaultParallelism
+    lines = (json.dumps({"n": n, "text": "x" * 100_000}) + "\n" for n in range(cores * SMALL_PART // 90_000))
+    (tmp_path / "large.jsonl").write_text("".join(lines))
+    source = p.Source("in", file.Source(path=tmp_path / "large.jsonl", format="json"))
+    pipeline = into(tmp_path, objects.Destination(url=str(tmp_path / "out")), sources=[source], processors=[])
+
+    state = await SparkSupervisor(pipeline, MemoryStore(), spark=SparkOptions(**spark_options)).run()
+
+    assert state.status is Status.COMPLETED, state.error
+    sizes = [path.stat().st_size for path in (tmp_path / "out").glob("part-*")]
+    assert len(sizes) == cores
+    assert max(sizes) < min(sizes) + 1_000_000

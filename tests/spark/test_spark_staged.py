@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fastavro
 import psycopg
 import pyarrow.parquet as pq
 import pytest
@@ -71,6 +72,9 @@ def _numbers_in(path: Path) -> list[int]:
     if path.suffix == ".parquet":
         found: list[int] = pq.ParquetFile(path).read(["n"]).column("n").to_pylist()
         return found
+    if path.suffix == ".avro":
+        with path.open("rb") as rows:
+            return [row["n"] for row in fastavro.reader(rows)]
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return [json.loads(line)["n"] for line in content.splitlines()]
 
@@ -102,6 +106,7 @@ async def test_the_driver_gets_manifests_and_no_record(tmp_path: Path, supervise
         objects.Destination(url=str(bucket), compression="gzip"),
         delta.Destination(path=str(tmp_path / "delta"), columns=columns),
         iceberg.Destination(table="db.t", catalog=catalog_of(tmp_path / "iceberg"), columns=columns),
+        objects.Destination(url=str(tmp_path / "avro"), format="avro", columns=COLUMNS),
         delivery=delivery,
     )
     supervisor = supervised(pipeline)
@@ -109,17 +114,17 @@ async def test_the_driver_gets_manifests_and_no_record(tmp_path: Path, supervise
     state = await supervisor.run()
 
     assert state.status is Status.COMPLETED, state.error
-    assert numbers(tmp_path / "lake") == numbers(bucket) == kept(range(1000))
+    assert numbers(tmp_path / "lake") == numbers(bucket) == numbers(tmp_path / "avro") == kept(range(1000))
     table = DeltaTable(tmp_path / "delta").to_pyarrow_table()
     assert sorted(table["n"].to_pylist()) == [row["n"] for row in iceberg_rows(tmp_path / "iceberg")]
     assert sorted(table["n"].to_pylist()) == sorted(kept(range(1000)))
     letters = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert [letter["record"]["payload"]["after"]["n"] for letter in letters] == no_good(range(1000))
     meters = {meter.node: meter.records for meter in supervisor.progress().nodes}
-    assert {meters[f"out-{place}"] for place in range(4)} == {len(kept(range(1000)))}
+    assert {meters[f"out-{place}"] for place in range(5)} == {len(kept(range(1000)))}
     assert len(sizes) > 2
     assert max(sizes) < 200
-    assert staged(tmp_path / "lake") == staged(bucket) == staged(tmp_path / "delta") == []
+    assert [staged(tmp_path / name) for name in ("lake", "lines", "delta", "avro")] == 4 * [[]]
     assert list((tmp_path / "iceberg").rglob("_conduit/*/*")) == []
 
 

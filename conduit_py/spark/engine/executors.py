@@ -98,7 +98,7 @@ class JobPace:
 
     SECONDS = 5.0
     BYTES = 2**20
-    ROUNDS_MAX = 4
+    ROUNDS_MAX = 16
 
     def __init__(self) -> None:
         self.rounds = 1

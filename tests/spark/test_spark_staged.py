@@ -73,8 +73,9 @@ def _numbers_in(path: Path) -> list[int]:
         found: list[int] = pq.ParquetFile(path).read(["n"]).column("n").to_pylist()
         return found
     if path.suffix == ".avro":
-        with path.open("rb") as rows:
-            return [row["n"] for row in fastavro.reader(rows)]
+        with path.open("rb") as file_of_rows:
+            rows: list[Any] = list(fastavro.reader(file_of_rows))
+        return [row["n"] for row in rows]
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return [json.loads(line)["n"] for line in content.splitlines()]
 
@@ -285,8 +286,8 @@ async def test_only_jobs_whose_parts_are_staged_have_several_for_each_core(
 def test_a_job_that_takes_long_or_returns_much_has_fewer_parts() -> None:
     pace = JobPace()
     noted = []
-    quick = 5 * [(1, 300)]
-    for seconds, returned in (*quick, (7, 300), (11, 300), *(4 * [(1, 2**21)]), (1, 300)):
+    jobs = [*(5 * [(1, 300)]), (7, 300), (11, 300), *(4 * [(1, 2**21)]), (1, 300)]
+    for seconds, returned in jobs:
         pace.note(seconds, returned)
         noted.append(pace.rounds)
 

@@ -1,6 +1,6 @@
 """ReadAhead: reads a source that only the driver can read, while jobs run with what it read before.
 
-`count_bytes_left` tells how much there is to read of any other.
+`measure_rest` tells how much there is to read of any other.
 """
 
 from collections import deque
@@ -167,7 +167,7 @@ def refuse_uncarried(node: str, reading: Reading) -> None:
     )
 
 
-async def count_bytes_left(calls: PluginCaller) -> int | None:
+async def measure_rest(calls: PluginCaller) -> int | None:
     """Return how many bytes an open source has not read; None if it cannot tell, or not soon."""
     # No error of `lag` ends a run, and no run waits for one that hangs.
     with suppress(Exception), trio.move_on_after(LAG_SECONDS):

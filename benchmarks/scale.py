@@ -6,7 +6,8 @@ the start and the end of a run. The driver is its Python and its Java. Bytes are
 
 Java compiles its own code for minutes, whatever it has to do, and a run of seconds cannot tell that from work. So each
 way first runs some hundred jobs of few records, which the driver has as much work with as with large ones. The threads
-that compile are counted apart. "÷ job" is the speed of whole runs against the job of PySpark in the same round.
+that compile are counted apart. The speed is told twice, against the job of PySpark in the same round: "rate" is that of
+the records between few and many, "whole" is that of a whole run with many, from nothing to everything visible.
 
 With `--processes` executors are plain processes, without Spark and Java: that is quick, and shows the driver's Python.
 """
@@ -76,8 +77,12 @@ class Cost(msgspec.Struct, frozen=True):
     """Of the Python of all executors."""
     worker_java_us: list[float]
     """Of their Java."""
-    records_per_second: list[float]
-    """Of whole runs with many records."""
+    rate: list[float]
+    """Records a second between few and many."""
+    start_seconds: list[float]
+    """What a run takes besides its records: its start and its end."""
+    whole: list[float]
+    """Records a second of whole runs with many records."""
 
 
 class Taken(NamedTuple):
@@ -142,6 +147,8 @@ class Bench(NamedTuple):
 
     def _cost(self, way: str, taken: list[tuple[Taken, Taken]]) -> Cost:
         rest = self.records - self.few
+        # A difference of nothing is noise: the rate is then as high as can be measured.
+        slope = [max(more.seconds - less.seconds, 1e-3) / rest for less, more in taken]
 
         def each_us(name: str) -> list[float]:
             return [1e6 * (getattr(more, name) - getattr(less, name)) / rest for less, more in taken]
@@ -156,6 +163,8 @@ class Bench(NamedTuple):
             [more.returned / self.records for _, more in taken],
             each_us("worker_python"),
             each_us("worker_java"),
+            [1 / each for each in slope],
+            [more.seconds - self.records * each for each, (_, more) in zip(slope, taken, strict=True)],
             [self.records / more.seconds for _, more in taken],
         )
 
@@ -258,26 +267,30 @@ def main() -> int:
         return 0
     print(f"{arguments.records:,} records, {arguments.rounds} rounds, load {os.getloadavg()[0]:.1f}")
     print(
-        "                                                    µs of the driver                     µs of executors\n"
-        f"executors  {'way':34} {'Python':>18} {'Java':>18} compiling   bytes  Python   Java  records/s  ÷ job"
+        "                                                    µs of the driver                     µs of executors"
+        "                     ÷ job\n"
+        f"executors  {'way':34} {'Python':>18} {'Java':>18} compiling   bytes  Python   Java  records/s  start s"
+        f"  {'rate':18} whole"
     )
     for executors in arguments.executors:
         say(f"{executors} executors")
         costs = _in_own_process(executors, arguments)
-        job = next((cost.records_per_second for cost in costs if cost.way == JOB), [])
+        job = next((cost for cost in costs if cost.way == JOB), None)
         for cost in costs:
             print(_line(cost, job), flush=True)
     print(f"load {os.getloadavg()[0]:.1f}")
     return 0
 
 
-def _line(cost: Cost, job: Sequence[float]) -> str:
+def _line(cost: Cost, job: Cost | None) -> str:
     median = statistics.median
-    speeds = [own / other for own, other in zip(cost.records_per_second, job, strict=False)]
+    rates = [own / other for own, other in zip(cost.rate, job.rate, strict=True)] if job else []
+    wholes = [own / other for own, other in zip(cost.whole, job.whole, strict=True)] if job else []
     return (
         f"{cost.executors:>9}  {cost.way:34} {_middle(cost.python_us):>18} {_middle(cost.java_us):>18} "
         f"{median(cost.compiling_us):9.2f} {median(cost.driver_bytes):7.3f} {median(cost.worker_python_us):7.2f} "
-        f"{median(cost.worker_java_us):6.2f} {median(cost.records_per_second):10,.0f}  {_middle(speeds)}"
+        f"{median(cost.worker_java_us):6.2f} {median(cost.rate):10,.0f} {median(cost.start_seconds):8.2f}  "
+        f"{_middle(rates):18} {_middle(wholes)}"
     )
 
 

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fastavro
 import psycopg
 import pyarrow.parquet as pq
 import pytest
 from conduit_connectors import delta, file, iceberg, memory, objects, parquet, sqlalchemy
 from deltalake import DeltaTable
 from engine_world import kept, no_good, sorted_out
+from hypothesis import given
+from hypothesis import strategies as st
 from lake_tables import catalog_of, iceberg_rows
 from s3_server import BucketFolder
 from sql_world import alchemy_url
@@ -23,7 +26,8 @@ from conduit_py import pipeline as p
 from conduit_py.graph.compile import as_graph
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.sdk import PartId, PieceRefused
-from conduit_py.spark.engine.executors import JobPace
+from conduit_py.spark.engine.executors import SMALL_PART, JobPace, even_size
+from conduit_py.spark.engine.remote_source import PART_SIZE
 from conduit_py.spark.engine.split import PipelineSplit, way_to_read, ways_to_write
 from conduit_py.spark.engine.supervisor import SparkSupervisor
 from conduit_py.spark.session.shared_session import SparkOptions
@@ -68,6 +72,10 @@ def _numbers_in(path: Path) -> list[int]:
     if path.suffix == ".parquet":
         found: list[int] = pq.ParquetFile(path).read(["n"]).column("n").to_pylist()
         return found
+    if path.suffix == ".avro":
+        with path.open("rb") as file_of_rows:
+            rows: list[Any] = list(fastavro.reader(file_of_rows))
+        return [row["n"] for row in rows]
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return [json.loads(line)["n"] for line in content.splitlines()]
 
@@ -99,6 +107,7 @@ async def test_the_driver_gets_manifests_and_no_record(tmp_path: Path, supervise
         objects.Destination(url=str(bucket), compression="gzip"),
         delta.Destination(path=str(tmp_path / "delta"), columns=columns),
         iceberg.Destination(table="db.t", catalog=catalog_of(tmp_path / "iceberg"), columns=columns),
+        objects.Destination(url=str(tmp_path / "avro"), format="avro", columns=COLUMNS),
         delivery=delivery,
     )
     supervisor = supervised(pipeline)
@@ -106,17 +115,17 @@ async def test_the_driver_gets_manifests_and_no_record(tmp_path: Path, supervise
     state = await supervisor.run()
 
     assert state.status is Status.COMPLETED, state.error
-    assert numbers(tmp_path / "lake") == numbers(bucket) == kept(range(1000))
+    assert numbers(tmp_path / "lake") == numbers(bucket) == numbers(tmp_path / "avro") == kept(range(1000))
     table = DeltaTable(tmp_path / "delta").to_pyarrow_table()
     assert sorted(table["n"].to_pylist()) == [row["n"] for row in iceberg_rows(tmp_path / "iceberg")]
     assert sorted(table["n"].to_pylist()) == sorted(kept(range(1000)))
     letters = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert [letter["record"]["payload"]["after"]["n"] for letter in letters] == no_good(range(1000))
     meters = {meter.node: meter.records for meter in supervisor.progress().nodes}
-    assert {meters[f"out-{place}"] for place in range(4)} == {len(kept(range(1000)))}
+    assert {meters[f"out-{place}"] for place in range(5)} == {len(kept(range(1000)))}
     assert len(sizes) > 2
     assert max(sizes) < 200
-    assert staged(tmp_path / "lake") == staged(bucket) == staged(tmp_path / "delta") == []
+    assert [staged(tmp_path / name) for name in ("lake", "lines", "delta", "avro")] == 4 * [[]]
     assert list((tmp_path / "iceberg").rglob("_conduit/*/*")) == []
 
 
@@ -253,7 +262,7 @@ def placed(order: dict[str, Any]) -> dict[str, Any]:
     return {"n": order["n"], "job": task.stageId(), "task": task.partitionId()}
 
 
-@pytest.mark.parametrize("most", [1, 4])
+@pytest.mark.parametrize("most", [1, JobPace.ROUNDS_MAX])
 async def test_only_jobs_whose_parts_are_staged_have_several_for_each_core(
     tmp_path: Path, spark: "SparkSession", spark_options: dict[str, Any], most: int
 ) -> None:
@@ -277,8 +286,44 @@ async def test_only_jobs_whose_parts_are_staged_have_several_for_each_core(
 def test_a_job_that_takes_long_or_returns_much_has_fewer_parts() -> None:
     pace = JobPace()
     noted = []
-    for seconds, returned in ((1, 300), (1, 300), (1, 300), (7, 300), (11, 300), (1, 2**21), (1, 2**21), (1, 300)):
+    jobs = [*(5 * [(1, 300)]), (7, 300), (11, 300), *(4 * [(1, 2**21)]), (1, 300)]
+    for seconds, returned in jobs:
         pace.note(seconds, returned)
         noted.append(pace.rounds)
 
-    assert noted == [2, 4, 4, 4, 2, 1, 1, 2]
+    assert noted == [2, 4, 8, 16, 16, 16, 8, 4, 2, 1, 1, 2]
+
+
+@given(left=st.integers(0, 10**12), cores=st.integers(1, 500), most=st.sampled_from([1000, SMALL_PART, PART_SIZE]))
+def test_parts_are_as_many_for_each_core_and_no_more_than_the_largest_would_be(
+    left: int, cores: int, most: int
+) -> None:
+    size = even_size(most, left, cores)
+
+    assert min(most, SMALL_PART) <= size <= most
+    # No core has a part more than it has to: with the largest size the fullest one would have as many.
+    assert -(-left // (size * cores)) == -(-left // (most * cores))
+    if min(most, SMALL_PART) < size < most:
+        parts = -(-left // size)
+        assert cores * (-(-left // (most * cores)) - 1) < parts <= cores * -(-left // (most * cores))
+
+
+def test_who_cannot_tell_how_much_is_left_has_the_largest_parts() -> None:
+    assert even_size(PART_SIZE, None, 4) == even_size(PART_SIZE, 0, 4) == PART_SIZE
+
+
+async def test_a_small_input_is_divided_among_all_cores(
+    tmp_path: Path, spark: "SparkSession", spark_options: dict[str, Any]
+) -> None:
+    cores = spark.sparkContext.defaultParallelism
+    lines = (json.dumps({"n": n, "text": "x" * 100_000}) + "\n" for n in range(cores * SMALL_PART // 90_000))
+    (tmp_path / "large.jsonl").write_text("".join(lines))
+    source = p.Source("in", file.Source(path=tmp_path / "large.jsonl", format="json"))
+    pipeline = into(tmp_path, objects.Destination(url=str(tmp_path / "out")), sources=[source], processors=[])
+
+    state = await SparkSupervisor(pipeline, MemoryStore(), spark=SparkOptions(**spark_options)).run()
+
+    assert state.status is Status.COMPLETED, state.error
+    sizes = [path.stat().st_size for path in (tmp_path / "out").glob("part-*")]
+    assert len(sizes) == cores
+    assert max(sizes) < min(sizes) + 1_000_000

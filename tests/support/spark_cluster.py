@@ -70,12 +70,12 @@ class SparkCluster:
         """The executors of all workers, of whatever application."""
         return [each for each in processes(*self.workers.values()) if _EXECUTOR in each.command]
 
-    def start_worker(self) -> None:
-        """Add a worker, with a name that none had before."""
+    def start_worker(self, host: str = "127.0.0.1") -> None:
+        """Add a worker, with a name that none had before. Another address of loopback is another machine to Spark."""
         self._workers_started += 1
         name = f"worker-{self._workers_started}"
         options = (*self._worker_options, "--work-dir", str(self.folder / name), self.url)
-        self._start(name, "worker.Worker", *options)
+        self._start(name, "worker.Worker", *options, host=host)
 
     def kill_worker(self, name: str) -> None:
         """End a worker as a crash does. Its executors notice and end by themselves."""
@@ -93,19 +93,19 @@ class SparkCluster:
                 process.kill()
                 process.wait()
 
-    def _start(self, name: str, program: str, *options: str) -> None:
+    def _start(self, name: str, program: str, *options: str, host: str = "127.0.0.1") -> None:
         import pyspark
 
         environment = os.environ | {
             "SPARK_DAEMON_JAVA_OPTS": DEEP_STACK,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host,
             "PYSPARK_PYTHON": sys.executable,
         }
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{program}"]
         with (self.folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [*command, "--properties-file", self._properties, "--host", "127.0.0.1", "--webui-port", "0", *options],
+                [*command, "--properties-file", self._properties, "--host", host, "--webui-port", "0", *options],
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -76,6 +76,19 @@ class SparkJob:
             return  # The run that waited for it is over.
 
 
+SMALL_PART = 4 * 1024 * 1024
+"""Bytes of input for which a task of its own is worth the milliseconds that it costs."""
+
+
+def even_size(most: int, left: int | None, cores: int) -> int:
+    """How large parts are, at most `most`, of so many bytes that are left: all cores end at about the same time."""
+    if left is None or left <= 0:
+        return most
+    # As many parts for each core as the largest size would make.
+    rounds = -(-left // (most * cores))
+    return min(most, max(SMALL_PART, -(-left // (rounds * cores))))
+
+
 class JobPace:
     """How many parts for each core the next job has, where a part is a manifest to the driver.
 
@@ -85,7 +98,7 @@ class JobPace:
 
     SECONDS = 5.0
     BYTES = 2**20
-    ROUNDS_MAX = 4
+    ROUNDS_MAX = 16
 
     def __init__(self) -> None:
         self.rounds = 1

@@ -1,7 +1,11 @@
-"""ReadAhead: reads a source that only the driver can read, while jobs run with what it read before."""
+"""ReadAhead: reads a source that only the driver can read, while jobs run with what it read before.
+
+`measure_rest` tells how much there is to read of any other.
+"""
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,9 +13,12 @@ import trio
 
 from conduit_py.errors import FatalError
 from conduit_py.record import CollectionSchema, Record
-from conduit_py.sdk.source import NothingYet, Reading
+from conduit_py.sdk.source import Lag, NothingYet, Reading
 from conduit_py.stream.plugin_calls import PluginCaller, check_reading
 from conduit_py.stream.signal import IdleBackoff
+
+LAG_SECONDS = 1.0
+"""How long a run may wait for the answer of a source before it reads."""
 
 
 class ReadRecord(NamedTuple):
@@ -158,3 +165,12 @@ def refuse_uncarried(node: str, reading: Reading) -> None:
         f"{node} read {what}, which a part of a source and a data source of Spark cannot pass on",
         suggestion='read it in a pipeline, on the engine "trio" or on the driver of Spark',
     )
+
+
+async def measure_rest(calls: PluginCaller) -> int | None:
+    """Return how many bytes an open source has not read; None if it cannot tell, or not soon."""
+    # No error of `lag` ends a run, and no run waits for one that hangs.
+    with suppress(Exception), trio.move_on_after(LAG_SECONDS):
+        lag = await calls("lag")
+        return lag.bytes if isinstance(lag, Lag) else None
+    return None

@@ -13,9 +13,9 @@ from conduit_py.record import CollectionSchema, Record
 from conduit_py.sdk.destination import PartId
 from conduit_py.sdk.plugin import Options, Place
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading
-from conduit_py.spark.engine.executors import ExecutorCounts, Executors, JobPace, SparkJob
+from conduit_py.spark.engine.executors import ExecutorCounts, Executors, JobPace, SparkJob, even_size
 from conduit_py.spark.engine.outcome import TaskResult, group
-from conduit_py.spark.engine.read_ahead import ReadAhead, ReadRecord
+from conduit_py.spark.engine.read_ahead import ReadAhead, ReadRecord, measure_rest
 from conduit_py.spark.engine.split import way_to_read
 from conduit_py.spark.engine.task import CarriedRecords, TaskInput, carry_records
 from conduit_py.spark.session.shared_session import SparkOptions
@@ -168,7 +168,9 @@ class RemoteSource(sdk.SourceConnector[Options]):
         # grow with the number of cores.
         if self._equipment is None or not self._equipment.staged:
             self._part_size = max(1, min(self._part_size, JOB_SIZE // cores))
-        if not self._splits:
+        if self._splits:
+            self._part_size = even_size(self._part_size, await measure_rest(self._lag_calls), cores)
+        else:
             self._read_ahead = ReadAhead(self._calls, min(CARRIED_MAX * cores, JOB_CARRIED_MAX))
             self._read_ahead.start()
 

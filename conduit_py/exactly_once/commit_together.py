@@ -29,7 +29,7 @@ from conduit_py.record import Record
 from conduit_py.sdk.destination import DestinationConnector, StagedDestination
 from conduit_py.sdk.state import State
 from conduit_py.sdk.state_values import KEY_BYTES
-from conduit_py.store.claim import Changes, Claim, ClaimedValues, Intent, ShardChange
+from conduit_py.store.claim import Changes, Claim, ClaimedValues, ShardChange
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitStrategy, RunParts, Task
 from conduit_py.stream.ledger import SettledRange
@@ -280,7 +280,7 @@ class CommitTogether(CommitStrategy):
             replayed,
             {f"{node}\0{key}".encode(): value for node, each in drained.items() for key, value in each.puts.items()},
             [(self._scope(node, scope), key) for node, each in drained.items() for scope, key in each.once],
-            [Intent(*letter) for each in drained.values() for letter in each.letters],
+            [message for each in drained.values() for message in each.messages],
         )
 
     async def _commit(self, sealed: Sealed) -> None:
@@ -321,7 +321,7 @@ class CommitTogether(CommitStrategy):
         checkpoint = TransactionCheckpoint(self._participants.home or "", intents, letters, replayed, before)
         return Changes(
             self._claim.committed + 1, checkpoint.encode(), puts=sealed.puts, once=sealed.once,
-            intents=sealed.outbox, positions=sealed.positions, shards=self._shards(sealed),
+            messages=sealed.outbox, positions=sealed.positions, shards=self._shards(sealed),
         )  # fmt: skip
 
     def _shards(self, sealed: Sealed) -> list[ShardChange]:

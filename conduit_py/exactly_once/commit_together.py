@@ -98,8 +98,8 @@ class CommitTogether(CommitStrategy):
         self._participants = Participants(
             parts.destinations, {DEAD_LETTERS: letters} if letters else {}, may_have_home=not shared
         )
-        for progress in shared:
-            progress.on_met = self._finish_for
+        for tracker in shared:
+            tracker.on_takeover = self._finish_for
         for ledger in parts.ledgers.values():
             ledger.on_quiet = self.gate.changed.set
             ledger.may_hold = bool(self._deferrals)
@@ -310,7 +310,7 @@ class CommitTogether(CommitStrategy):
         # I5: only now may the next transaction be written. I12: only now are the sources acked.
         self.gate.release()
         for source, ranges in sealed.ranges.items():
-            await self._parts.settlers[source].release(ranges)
+            await self._parts.settlers[source].ack_and_release(ranges)
         self._past(sealed.records)
 
     def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:

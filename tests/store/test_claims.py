@@ -253,6 +253,7 @@ def test_position_histories_stand_on_disks_under_their_first_name() -> None:
     changes = Changes(1, b"", histories={"s": b"points"})
 
     assert b"\xa6trails\x81\xa1s\xc4\x06points" in changes.encode()
+    assert Changes.decode(changes.encode()) == changes
 
 
 def test_messages_of_the_outbox_have_their_old_name_in_what_is_written() -> None:

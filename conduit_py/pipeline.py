@@ -67,9 +67,9 @@ class Source:
         # Defaults stand in for wrong settings: the rest is checked and reported too.
         self.settings = checked if isinstance(checked, SourceSettings) else SourceSettings.model_construct(id=self.id)
         self.connector, more = resolve_connector("source", sdk.SourceConnector, connector, settings, self.place)
-        items, amiss = as_list("processors", processors, self.place)
+        items, found = as_list("processors", processors, self.place)
         self.processors = [as_processor(item) for item in items]
-        self.problems = problems + more + amiss
+        self.problems = problems + more + found
 
     @property
     def batch_size(self) -> int:
@@ -118,9 +118,9 @@ class Destination:
         self.connector, more = resolve_connector(
             "destination", sdk.DestinationConnector, connector, settings, self.place
         )
-        items, amiss = as_list("processors", processors, self.place)
+        items, found = as_list("processors", processors, self.place)
         self.processors = [as_processor(item) for item in items]
-        self.problems = problems + more + amiss
+        self.problems = problems + more + found
 
 
 class WriteAdapter(Protocol):
@@ -232,8 +232,8 @@ class Pipeline:
         self.processors = [as_processor(item) for item in self._listed("processors", processors)]
         self.destinations: list[Destination] = self._of_type(Destination, "destinations", destinations or ())
         self.dead_letters = dead_letters if isinstance(dead_letters, DeadLetters) else DeadLetters()
-        self.outbox, amiss = resolve_outbox(outbox, self.place)
-        self.problems += amiss
+        self.outbox, found = resolve_outbox(outbox, self.place)
+        self.problems += found
         if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
             hint = f"write DeadLetters({dead_letters!r})" if isinstance(dead_letters, str) else "write DeadLetters(…)"
             what = f"must be DeadLetters, not {describe_value(dead_letters)}"

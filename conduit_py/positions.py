@@ -320,10 +320,6 @@ class PositionHistory(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         return _HISTORY_ENCODER.encode(self)
 
-    def due(self, now: float) -> bool:
-        """Whether the last point is so long ago that another is wanted. A clock that was set back counts as well."""
-        return not self.points or not 0 <= now - self.points[-1].at < MINUTE
-
     def with_points(self, *points: HistoryPoint) -> "PositionHistory":
         """Return the history with further points, without those too old at the time of the last one, or too many."""
         everything = sorted((*self.points, *points), key=lambda point: point.at)

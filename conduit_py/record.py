@@ -246,7 +246,7 @@ def decode_json(text: bytes | str, *, duplicate_keys: DuplicateKeys = "refuse") 
         value = _DECODER.decode(text)
         written = text.encode() if isinstance(text, str) else text
         if is_too_deep(written, value):
-            # Here, at the border: later nothing could store it, not even the dead letter of its refusal.
+            # Here, where it enters: later nothing could store it, not even the dead letter of its refusal.
             raise RecordRefused(f"is nested more than {JSON_DEPTH_MAX} deep")
         # Invariant 12: the decoder keeps the last value of a repeated key, so the others would be lost silently.
         if duplicate_keys == "last" or not may_repeat_keys(written, value):

@@ -23,15 +23,13 @@ HOMES = {"conduit_py": ROOT, "conduit_connectors": ROOT / "connectors", "conduit
 LINES_MAX = 350
 TEST_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
-FILES_MAX = 303
+FILES_MAX = 275
 MEDIAN_LINES_MIN = 120
 SMALL_LINES = 70
 SMALL_WITH_ONE_IMPORTER_MAX = 12
-COMMENTS_SHARE_MIN = 0.01
+COMMENTS_SHARE_MIN = 0.02
 PARTICIPLES_SHARE_MAX = 0.025
 SILENT_LINES_MAX = 10
-ASYNC_PARTICIPLES_MAX = 12
-DOUBLE_NAMES_MAX = 3
 
 GRAB_BAGS = {"utils", "util", "helpers", "common", "base", "types", "constants", "misc", "shared"}
 METAPHORS = {
@@ -46,6 +44,8 @@ IRREGULAR = {
     "begun", "bound", "built", "chosen", "done", "drawn", "driven", "found", "given", "held", "kept", "known", "left",
     "lost", "made", "met", "said", "sent", "shown", "taken", "told", "written",
 }  # fmt: skip
+IMPLEMENTED_BY_USERS = {"forwarded", "known"}
+"""Methods of an outbox and of a tracker in a database of the user's own: a rename would break their classes."""
 NO_PARTICIPLES = {"bed", "embed", "fed", "feed", "indeed", "led", "need", "red", "seed", "shed", "speed"}
 
 # Spelled in halves, so that this file passes its own check.
@@ -201,7 +201,7 @@ class TestNames:
             if len(places) > 1 and name not in SHARED_NAMES | plugins and not name.endswith(("Options", "Arguments"))
         }
 
-        assert len(double) <= DOUBLE_NAMES_MAX, double
+        assert double == {}
 
     def test_a_function_that_waits_is_named_by_a_verb(self) -> None:
         """Hooks are named after what happened, rules of the acceptance suite by a sentence."""
@@ -210,10 +210,11 @@ class TestNames:
             for path in files(*PACKAGES)
             if not path.stem.endswith("_checks")
             for node in functions(path)
-            if isinstance(node, ast.AsyncFunctionDef) and is_participle(node.name) and not node.name.startswith("on_")
+            if isinstance(node, ast.AsyncFunctionDef) and is_participle(node.name)
+            if not node.name.startswith("on_") and node.name not in IMPLEMENTED_BY_USERS
         ]
 
-        assert len(found) <= ASYNC_PARTICIPLES_MAX, found
+        assert found == []
 
     def test_few_functions_are_named_by_a_participle(self) -> None:
         named = [node for path in files("conduit_py") for node in functions(path) if not decorated(node, "property")]

@@ -134,8 +134,8 @@ def print_messages(directory: Path, wanted: CatOptions) -> ExitCode:
     try:
         files.check_end()
     # What is there is printed nevertheless.
-    except JournalUnfit as fault:
-        print_error(fault)
+    except JournalUnfit as error:
+        print_error(error)
         slices.exit_code = ExitCode.FAILED
     left = wanted.count
     for found in slices:
@@ -160,8 +160,8 @@ class _MessageSlices:
             try:
                 found = self._read()
             # Reading goes on behind the damage: what can still be read is what a user wants to see.
-            except (JournalDamaged, JournalGap) as fault:
-                self.exit_code = print_error(fault)
+            except (JournalDamaged, JournalGap) as error:
+                self.exit_code = print_error(error)
                 continue
             if found is not None:
                 yield found

@@ -44,7 +44,7 @@ def top(call: ServerCall, count: int | None) -> ExitCode:
     return ExitCode.OK
 
 
-def _events(client: ApiClient, view: "EventView") -> Iterator[dict[str, Any]]:
+def _events(client: ApiClient, view: "EventPrinter") -> Iterator[dict[str, Any]]:
     """The events of a server. After the first event, a lost connection is retried for ever."""
     seen, delay = False, RETRY_SECONDS
     while True:
@@ -64,7 +64,7 @@ def _events(client: ApiClient, view: "EventView") -> Iterator[dict[str, Any]]:
         delay = min(2 * delay, RETRY_MAX_SECONDS)
 
 
-class EventView:
+class EventPrinter:
     """Prints events as JSON lines; a lost connection is a gap between them."""
 
     def show(self, event: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class EventView:
         """Show that the connection is lost and being made again."""
 
 
-class ScreenView(EventView):
+class ScreenPrinter(EventPrinter):
     """Draws events on the whole terminal. The last one stays visible while the connection is lost."""
 
     def __init__(self, live: Live, console: Console, url: str) -> None:
@@ -97,16 +97,16 @@ class ScreenView(EventView):
 
 
 @contextmanager
-def _open_view(call: ServerCall) -> Iterator[EventView]:
+def _open_view(call: ServerCall) -> Iterator[EventPrinter]:
     """The view for the output that was chosen; on a terminal it takes the whole screen."""
     if call.json:
-        yield EventView()
+        yield EventPrinter()
         return
     console = Console(soft_wrap=False)
     if not console.is_terminal:
         raise EnvironmentUnfit("top needs a terminal", suggestion="use `top --json` or `pipelines list` in scripts")
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        yield ScreenView(live, console, call.url)
+        yield ScreenPrinter(live, console, call.url)
 
 
 class FleetRates:

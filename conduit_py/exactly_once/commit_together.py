@@ -29,7 +29,7 @@ from conduit_py.record import Record
 from conduit_py.sdk.destination import DestinationConnector, StagedDestination
 from conduit_py.sdk.state import State
 from conduit_py.sdk.state_values import KEY_BYTES
-from conduit_py.store.claim import Changes, Claim, ClaimedValues, Intent, ShardChange
+from conduit_py.store.claim import Changes, Claim, ClaimedValues, ShardChange
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitStrategy, RunParts, Task
 from conduit_py.stream.ledger import SettledRange
@@ -98,8 +98,8 @@ class CommitTogether(CommitStrategy):
         self._participants = Participants(
             parts.destinations, {DEAD_LETTERS: letters} if letters else {}, may_have_home=not shared
         )
-        for progress in shared:
-            progress.on_met = self._finish_for
+        for tracker in shared:
+            tracker.on_takeover = self._finish_for
         for ledger in parts.ledgers.values():
             ledger.on_quiet = self.gate.changed.set
             ledger.may_hold = bool(self._deferrals)
@@ -280,7 +280,7 @@ class CommitTogether(CommitStrategy):
             replayed,
             {f"{node}\0{key}".encode(): value for node, each in drained.items() for key, value in each.puts.items()},
             [(self._scope(node, scope), key) for node, each in drained.items() for scope, key in each.once],
-            [Intent(*letter) for each in drained.values() for letter in each.letters],
+            [message for each in drained.values() for message in each.messages],
         )
 
     async def _commit(self, sealed: Sealed) -> None:
@@ -310,7 +310,7 @@ class CommitTogether(CommitStrategy):
         # I5: only now may the next transaction be written. I12: only now are the sources acked.
         self.gate.release()
         for source, ranges in sealed.ranges.items():
-            await self._parts.settlers[source].release(ranges)
+            await self._parts.settlers[source].ack_and_release(ranges)
         self._past(sealed.records)
 
     def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:
@@ -321,7 +321,7 @@ class CommitTogether(CommitStrategy):
         checkpoint = TransactionCheckpoint(self._participants.home or "", intents, letters, replayed, before)
         return Changes(
             self._claim.committed + 1, checkpoint.encode(), puts=sealed.puts, once=sealed.once,
-            intents=sealed.outbox, positions=sealed.positions, shards=self._shards(sealed),
+            messages=sealed.outbox, positions=sealed.positions, shards=self._shards(sealed),
         )  # fmt: skip
 
     def _shards(self, sealed: Sealed) -> list[ShardChange]:

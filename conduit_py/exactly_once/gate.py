@@ -12,7 +12,7 @@ from conduit_py.graph.node import Graph
 from conduit_py.payloads import estimated_bytes
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
-from conduit_py.store.claim import Intent
+from conduit_py.store.claim import PublishedMessage
 from conduit_py.store.stored_letter import SettledLetter
 from conduit_py.stream.ledger import SettledRange
 from conduit_py.stream.signal import PROGRESS_SECONDS, Pace, Signal
@@ -186,7 +186,7 @@ class Sealed:
     replayed: list[SettledLetter]
     puts: dict[bytes, bytes | None]
     once: list[tuple[str, bytes]]
-    outbox: list[Intent]
+    outbox: list[PublishedMessage]
 
     @property
     def positions(self) -> dict[str, bytes]:

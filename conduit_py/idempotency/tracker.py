@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias, TypeVar
 
 from conduit_py.errors import TransientError
-from conduit_py.store.claim import Changes, Claim, Intent
+from conduit_py.store.claim import Changes, Claim, PublishedMessage
 
 REPEATED = "conduit.repeated"
 """The header or metadata key of a message that was handled before: "true", or absent. It is never "false"."""
@@ -175,7 +175,7 @@ class StoreTransaction:
 
     def intend(self, target: str, key: bytes, body: bytes) -> None:
         """Let a forwarder send `body` to `target` after the commit."""
-        self.changes.intents.append(Intent(target, key, body))
+        self.changes.messages.append(PublishedMessage(target, key, body))
 
     async def once(self, scope: str, key: bytes) -> bool:
         """Record the key. Return False if it was recorded before."""

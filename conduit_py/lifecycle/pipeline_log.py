@@ -42,7 +42,7 @@ TEXT_MAX = 1000
 """In characters; so the events of a pipeline take 100 kB at most."""
 
 
-class PipelineEvent(msgspec.Struct, frozen=True):
+class LoggedEvent(msgspec.Struct, frozen=True):
     """Something that happened to a pipeline, in the words of the log."""
 
     at: float
@@ -56,13 +56,13 @@ class PipelineLog:
 
     def __init__(self, id: str) -> None:
         self._id = id
-        self._events: deque[PipelineEvent] = deque(maxlen=EVENTS_MAX)
+        self._events: deque[LoggedEvent] = deque(maxlen=EVENTS_MAX)
         self._last_failure: LastError | None = None
         self.changes = 0
         """How often a change of its definition took effect."""
 
     @property
-    def events(self) -> list[PipelineEvent]:
+    def events(self) -> list[LoggedEvent]:
         """The last events, the oldest first."""
         return list(self._events)
 
@@ -138,7 +138,7 @@ class PipelineLog:
 
     def _keep(self, level: int, event: str, text: str) -> None:
         # Masked before it is cut: a part of a secret would not be recognised.
-        kept = PipelineEvent(time.time(), event, logging.getLevelName(level).lower(), redact(text)[:TEXT_MAX])
+        kept = LoggedEvent(time.time(), event, logging.getLevelName(level).lower(), redact(text)[:TEXT_MAX])
         self._events.append(kept)
 
 

@@ -75,11 +75,11 @@ class QueueSource(SharedSource[OptionsT]):
 
     @property
     def scope(self) -> str:
-        return self.settings.group or self._home
+        return self.settings.group or self._name
 
-    def join(self, shards: ShardTable, home: str) -> None:
+    def join(self, shards: ShardTable, name: str) -> None:
         self._shards = shards
-        self._home = home
+        self._name = name
         self.queue_counts = QueueCounts()
 
     def check_position(self, position: bytes) -> None:
@@ -88,7 +88,7 @@ class QueueSource(SharedSource[OptionsT]):
     async def open(self, position: bytes | None) -> None:
         # The position is ignored: each shard has its own in the table, and another worker may have moved it since.
         # New at every start: a commit of an earlier run that is still ending must not pass as one of this run.
-        self._token = f"{self._home}/{uuid.uuid4().hex}"
+        self._token = f"{self._name}/{uuid.uuid4().hex}"
         self._work = WorkInProgress(self.settings.window_messages)
         self._content: LookAhead | None = None
         self._in_flight = ByteWindow(self.settings.in_flight_bytes_max)
@@ -233,7 +233,7 @@ class QueueSource(SharedSource[OptionsT]):
     async def _take_over(self, rows: Iterable[SharedShard]) -> list[SharedShard]:
         """Acquire shards of an earlier run of this source at once, and those of other workers if abandoned."""
         foreign = [row for row in rows if row.token != self._token and not row.done]
-        earlier = [row.shard for row in foreign if row.token.startswith(f"{self._home}/")]
+        earlier = [row.shard for row in foreign if row.token.startswith(f"{self._name}/")]
         left = [row.shard for row in foreign if row.shard not in earlier]
         taken: list[SharedShard] = []
         # Without a grace period: only one run of a source exists at a time, so the earlier one has ended.

@@ -310,10 +310,10 @@ class SharedSource(SourceConnector[OptionsT]):
         """The name of the shared work. Workers with the same scope share it, in any number of processes."""
 
     @abstractmethod
-    def join(self, shards: ShardTable, home: str) -> None:
-        """Use this table from now on. `home` is the name of this source in this pipeline, a scope of its own.
+    def join(self, shards: ShardTable, name: str) -> None:
+        """Use this table from now on. `name` is that of this source in this pipeline: no other source has it.
 
-        A token must begin with `home` and a slash, so that a later run recognises its own shards.
+        A token must begin with `name` and a slash, so that a later run recognises its own shards.
         """
 
     @abstractmethod

@@ -9,17 +9,10 @@ from conduit_py.errors import DeferredFirst, FatalError, RecordRefused
 from conduit_py.record import Record
 from conduit_py.sdk.plugin import did_you_mean
 from conduit_py.sdk.state_values import KEY_BYTES, AllChanges, EvictedKeys, StoredValues, decode_value, encode_value
+from conduit_py.store.claim import PublishedMessage
 
 Seen: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[set[bytes]]]
 """Which of the keys are durably recorded in a scope."""
-
-
-class PublishedMessage(NamedTuple):
-    """A record to be sent to a target of the outbox once the transaction is committed."""
-
-    target: str
-    key: bytes
-    body: bytes
 
 
 class StateChanges(NamedTuple):
@@ -27,7 +20,7 @@ class StateChanges(NamedTuple):
 
     puts: dict[str, bytes | None]
     once: list[tuple[str, bytes]]
-    letters: list[PublishedMessage]
+    messages: list[PublishedMessage]
 
 
 class State:
@@ -65,7 +58,7 @@ class State:
         self._once: list[tuple[str, bytes]] = []
         self._known: set[tuple[str, bytes]] = set()
         self._committing: set[tuple[str, bytes]] = set()
-        self._letters: list[PublishedMessage] = []
+        self._messages: list[PublishedMessage] = []
         self._batch: Batch | None = None
         self._index = 0
         self._unit = _Unit()
@@ -188,9 +181,9 @@ class State:
             what = f"there is no target {target!r} in the outbox of the pipeline"
             raise FatalError(what, suggestion=f"{hint}; others must be added to outbox={{…}}")
         # Numbered within the record, so that a retry of the record publishes under the same keys.
-        number = len(self._unit.letters)
+        number = len(self._unit.messages)
         key = delivery_key((self.delivery_key, target.encode(), number.to_bytes(8, "big")))
-        self._unit.letters.append(PublishedMessage(target, key, record.to_json()))
+        self._unit.messages.append(PublishedMessage(target, key, record.to_json()))
 
     def _is_known(self, each: tuple[str, bytes]) -> bool:
         return each in self._unit.once or each in self._known or each in self._committing
@@ -271,7 +264,7 @@ class State:
         if unit.once:
             self._once.extend(unit.once)
             self._known.update(unit.once)
-        self._letters += unit.letters
+        self._messages += unit.messages
         self._leave()
 
     def undo(self) -> None:
@@ -296,17 +289,17 @@ class State:
         unit = self._unit
         if unit.puts:
             unit.puts = {}
-        if unit.once or unit.letters:
+        if unit.once or unit.messages:
             self._unit = _Unit()
 
     def drain(self) -> StateChanges:
         """Return the changes of the transaction that ends now. The transaction before it is committed by then."""
-        drained = StateChanges(self._changed, self._once, self._letters)
+        drained = StateChanges(self._changed, self._once, self._messages)
         # The store does not have these keys until the commit. Forgotten here, a repeat in the next transaction
         # would pass as new.
         self._committing, self._known = self._known, set()
         self._sealed = self._changed
-        self._changed, self._once, self._letters = {}, [], []
+        self._changed, self._once, self._messages = {}, [], []
         self.first = True
         return drained
 
@@ -314,12 +307,12 @@ class State:
 class _Unit:
     """The changes made while one record, or one batch, is processed."""
 
-    __slots__ = ("letters", "once", "puts")
+    __slots__ = ("messages", "once", "puts")
 
     def __init__(self) -> None:
         self.puts: dict[str, bytes | None] = {}
         self.once: dict[tuple[str, bytes], None] = {}
-        self.letters: list[PublishedMessage] = []
+        self.messages: list[PublishedMessage] = []
 
 
 def _text(key: str) -> str:

@@ -10,7 +10,7 @@ from conduit_py.errors import Problem
 from conduit_py.graph.guarantees import Promise, guarantees
 from conduit_py.graph.node import Node
 from conduit_py.lifecycle.fleet import Member
-from conduit_py.lifecycle.pipeline_log import PipelineEvent
+from conduit_py.lifecycle.pipeline_log import LoggedEvent
 from conduit_py.lifecycle.supervisor import channel_size
 from conduit_py.pipeline import DeadLetters, Source
 from conduit_py.pipeline_settings import Delivery, EngineName
@@ -278,7 +278,7 @@ def pipeline_details_view(member: Member, redaction: Redaction) -> PipelineDetai
     )
 
 
-def _event_view(event: PipelineEvent, redaction: Redaction) -> EventView:
+def _event_view(event: LoggedEvent, redaction: Redaction) -> EventView:
     return EventView(**{**msgspec.structs.asdict(event), "text": redaction(event.text)})
 
 

@@ -87,7 +87,7 @@ class Worker:
         """Find where the last run ended, and finish a fork that it had decided."""
         # First: while an older process can still append, what is read from the log may change.
         await self._attempts.take_over()
-        start = await find_start(self._attempts.newest_first(), self._delivered)
+        start = await find_start(self._attempts.newest_first(), self._ensure_fate)
         unknown = [queue for queue in self._step.bindings.values() if queue not in start.indices]
         if start.indices and unknown:
             log.warning("%s reads %s for the first time, from its beginning", self._uid, ", ".join(unknown))
@@ -99,7 +99,7 @@ class Worker:
         if start.unfinished is not None:
             await self._send_parts(start.unfinished)
 
-    async def _delivered(self, sent: Sent) -> bool:
+    async def _ensure_fate(self, sent: Sent) -> bool:
         """Return True if the message is in its queue. If not, make sure that it never will be."""
         queue = await self._queues.open(sent.queue)
         if await queue.key_at(sent.index) == sent.key:
@@ -111,11 +111,11 @@ class Worker:
     async def _take(self) -> dict[str, ReadMessage] | None:
         """Return the next message of every input, or with alts of one; None if stopped before there is one."""
         if not self._step.alts:
-            await self._unless_stopped(self._wait_for_all)
+            await self._wait_unless_stop(self._wait_for_all)
             return {queue: await tailer.wait() for queue, tailer in self._tailers.items()} if self._came else None
         if self._choice not in self._tailers:
             self._choice = None
-        await self._unless_stopped(self._wait_for_one)
+        await self._wait_unless_stop(self._wait_for_one)
         return await self._choose() if self._came else None
 
     async def _choose(self) -> dict[str, ReadMessage]:
@@ -128,7 +128,7 @@ class Worker:
         self._choice = chosen
         return {chosen: await self._tailers[chosen].wait()}
 
-    async def _unless_stopped(self, wait: Callable[[], Awaitable[None]]) -> None:
+    async def _wait_unless_stop(self, wait: Callable[[], Awaitable[None]]) -> None:
         """Wait until `wait` returns or the step is stopped; `_came` is True if there is input."""
         self._came = False
         async with trio.open_nursery() as nursery:
@@ -234,7 +234,7 @@ class Worker:
                 await target.append(message, key=key, at=sent.index)
             except IndexTaken:
                 # Another step wrote to this queue first, or an earlier process of this step that was suspended.
-                if await self._delivered(sent):
+                if await self._ensure_fate(sent):
                     return
                 continue
             reach("steps.after_output")
@@ -249,7 +249,7 @@ class Worker:
                 reach("steps.before_attempt")
                 await self._attempts.append(Decided(parts, decided.key, decided.after))
                 reach("steps.after_attempt")
-                parts = [part for part in parts if not await self._placed(part, decided.key)]
+                parts = [part for part in parts if not await self._place(part, decided.key)]
         except Exception as error:  # some parts may be sent, so the error queue must not get the inputs as well
             raise _Decided(error) from error
         await self._attempts.append(Nothing(decided.key, decided.after))
@@ -257,7 +257,8 @@ class Worker:
     async def _has(self, part: ForkMessage, key: bytes) -> bool:
         return part.index != UNPLACED and await self._queues[part.queue].key_at(part.index) == key
 
-    async def _placed(self, part: ForkMessage, key: bytes) -> bool:
+    async def _place(self, part: ForkMessage, key: bytes) -> bool:
+        """Append a part at the index that the log names. Returns False if another message has that index."""
         try:
             await self._queues[part.queue].append(part.message, key=key, at=part.index)
         except IndexTaken:
@@ -271,7 +272,7 @@ class Worker:
         log.error("%s failed: %s", self._uid, describe(error))
         newest = self._attempts.newest if self._exactly_once else None
         # The append may have failed after the message was written. Then it counts as delivered, not as failed.
-        if isinstance(newest, Sent) and newest.key == key and await self._delivered(newest):
+        if isinstance(newest, Sent) and newest.key == key and await self._ensure_fate(newest):
             return
         if step.errors is not None:
             letter = error_message(step, messages, error)

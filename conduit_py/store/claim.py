@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Intent(msgspec.Struct, frozen=True):
-    """Something to do after the commit: the forwarder gives `body` to `target`, which deduplicates by `key`."""
+class PublishedMessage(msgspec.Struct, frozen=True):
+    """A message of the outbox: after the commit the forwarder gives `body` to `target`, which deduplicates by `key`."""
 
     target: str
     key: bytes
@@ -54,8 +54,8 @@ class Changes(msgspec.Struct):
     """State of the owner; None deletes."""
     once: list[tuple[str, bytes]] = []
     """(scope, key) recorded as seen. One that is there already, or here twice, refuses the transaction."""
-    intents: list[Intent] = []
-    """Rows of the outbox, in the order in which each target is to get them."""
+    messages: list[PublishedMessage] = msgspec.field(default_factory=list, name="intents")
+    """Messages of the outbox, in the order in which each target is to get them. On disks they are `intents`."""
     shards: list[ShardChange] = []
     positions: dict[str, bytes] = {}
     """How far each of these sources has come: what `Store.positions` gives of the pipeline that owns the claim."""

@@ -147,10 +147,10 @@ class MemoryTables(Tables):
         row.put(changes.puts)
         for scope, key in changes.once:
             self._seen.setdefault(scope, {})[key] = self._clock()
-        for intent in changes.intents:
+        for message in changes.messages:
             self._numbered += 1
-            pending = OutboxMessage(self._numbered, owner, intent.target, intent.key, intent.body)
-            self._outbox.setdefault(intent.target, _Target()).pending[pending.number] = pending
+            pending = OutboxMessage(self._numbered, owner, message.target, message.key, message.body)
+            self._outbox.setdefault(message.target, _Target()).pending[pending.number] = pending
         for (scope, name), shard in shards.items():
             self._shards[scope][name] = shard
         if changes.positions or changes.histories:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from conduit_py.errors import Repeated, StaleToken
-from conduit_py.store.claim import Changes, ClaimState, Intent, OutOfStep, ShardChange
+from conduit_py.store.claim import Changes, ClaimState, OutOfStep, PublishedMessage, ShardChange
 from conduit_py.store.tables import OutboxMessage, ShardState, Tables, fenced_error, shard_after
 
 
@@ -108,7 +108,7 @@ class SqlTables(Tables):
     def delete(self, owner: str, keys: Sequence[bytes]) -> None: ...
 
     @abstractmethod
-    def add_intents(self, owner: str, intents: Sequence[Intent]) -> None: ...
+    def add_messages(self, owner: str, messages: Sequence[PublishedMessage]) -> None: ...
 
     def claim(self, owner: str) -> ClaimState:
         # One statement: two claims at the same time get two different fences.
@@ -139,8 +139,8 @@ class SqlTables(Tables):
             self.put(owner, puts)
         if gone := [key for key, value in changes.puts.items() if value is None]:
             self.delete(owner, gone)
-        if changes.intents:
-            self.add_intents(owner, changes.intents)
+        if changes.messages:
+            self.add_messages(owner, changes.messages)
         for kind, values in (("position", changes.positions), ("trail", changes.histories)):
             for source, value in values.items():
                 self.sql.run(_ENTRY, owner, kind, source, value)

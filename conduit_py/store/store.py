@@ -156,7 +156,7 @@ class Store(ABC):
 
     @property
     def outbox(self) -> IntentOutbox:
-        """The intents of committed transactions that are not forwarded yet."""
+        """The messages of committed transactions that are not forwarded yet."""
         return IntentOutbox(self)
 
     @property

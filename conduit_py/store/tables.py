@@ -27,10 +27,10 @@ class ShardState(msgspec.Struct, frozen=True):
 
 
 class OutboxMessage(msgspec.Struct, frozen=True):
-    """An intent that waits in the outbox."""
+    """A message that waits in the outbox."""
 
     number: int
-    """Grows with every intent of a target."""
+    """Grows with every message of a target."""
     owner: str
     target: str
     key: bytes
@@ -101,11 +101,11 @@ class Tables(ABC):
 
     @abstractmethod
     def targets(self) -> list[str]:
-        """The targets for which intents wait, sorted."""
+        """The targets for which messages wait, sorted."""
 
     @abstractmethod
     def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
-        """Lease a target for so many seconds and return its oldest intents; None if another holder has the lease.
+        """Lease a target for so many seconds and return its oldest messages; None if another holder has the lease.
 
         The lease covers the whole target, because two holders could not keep its order.
         """
@@ -116,7 +116,7 @@ class Tables(ABC):
 
     @abstractmethod
     def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
-        """Remove intents that reached the target; False, with nothing removed, if the lease is another's now."""
+        """Remove messages that reached the target; False, with nothing removed, if the lease is another's now."""
 
     @abstractmethod
     def release(self, target: str, holder: str) -> None:
@@ -190,11 +190,11 @@ class IntentOutbox:
         self._access = access
 
     async def targets(self) -> list[str]:
-        """The targets for which intents wait, sorted."""
+        """The targets for which messages wait, sorted."""
         return await self._access.look(lambda tables: tables.targets())
 
     async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
-        """Lease a target for so many seconds and return its oldest intents; None if another holder has the lease."""
+        """Lease a target for so many seconds and return its oldest messages; None if another holder has the lease."""
         return await self._access.transact(lambda tables: tables.lease(target, holder, seconds, limit))
 
     async def extend(self, target: str, holder: str, seconds: float) -> bool:
@@ -202,7 +202,7 @@ class IntentOutbox:
         return await self._access.transact(lambda tables: tables.extend(target, holder, seconds))
 
     async def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
-        """Remove intents that reached the target; False, with nothing removed, if the lease is another's now."""
+        """Remove messages that reached the target; False, with nothing removed, if the lease is another's now."""
         return await self._access.transact(lambda tables: tables.forwarded(target, holder, numbers))
 
     async def release(self, target: str, holder: str) -> None:

@@ -6,9 +6,9 @@
    window allows.
 4. `reader` — `Dispatcher` gives records their identities, registers their positions in the ledger and sends them on.
 5. `processor_node`, `worker` — filter, split, refuse; workers, threads. `worker_process` is a worker in a process of
-   its own. `processor_calls` adds conditions,
-   retries and state changes that are all-or-nothing; it and `arrow` call a processor with payloads and tables.
-   `hot_swap` replaces processors during a run.
+   its own. `processor_calls` adds conditions, retries and state changes that are all-or-nothing; it and `arrow` call
+   a processor with payloads and tables. `held_batches` holds messages until a batch is due. `hot_swap` replaces
+   processors during a run.
 6. `fan_out` — `run_chain` takes a batch through adjacent processors, `FanOut` to every follower. `FanIn` is the inbox
    of a task, fair over its senders.
 7. `writer` — the only caller of a destination's `write` and `flush`. `ack_reader` reads answers that come later.
@@ -18,8 +18,8 @@
 10. `dead_letters` — one handler for each policy. `replay` sends letters again from where they were refused.
 
 Every node has a `NodeContext` (in `commit`). `plugin_calls` calls sync and async plugins and translates their
-errors. `meter` counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options,
-`commit` also has what is recorded of sources that share work, and `source_calls` passes requests and limits to sources.
+errors. `meter` counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options.
+`source_calls` is for sources that take requests, have a limit or share their work with other runs.
 
 The states of a message::
 

@@ -3,16 +3,15 @@
 Nodes call the strategy at four moments: before records are sent (`admit`), before a batch is written
 (`before_write`), when the oldest records of a source are settled (`settle`), and when a source ends (`finish`).
 `CommitEach` is at-least-once and `CommitFirst` is at-most-once; `CommitTogether`, exactly-once, is in `exactly_once/`.
-`ShardTracker` is what a commit records of a source that shares its work with other runs.
 """
 
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
@@ -24,11 +23,8 @@ from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap_point import TapPoint
 from conduit_py.record import Record
 from conduit_py.sdk.destination import DestinationConnector
-from conduit_py.sdk.source import SharedShard, SharedSource
 from conduit_py.sdk.state import State
-from conduit_py.store.claim import ShardChange
 from conduit_py.store.store import Store
-from conduit_py.store.tables import Shards
 from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import Meter
 
@@ -279,63 +275,3 @@ class IndependentRuns:
 
     def retries_at_once(self, error: RunError | None) -> bool:
         return False
-
-
-class ShardTracker:
-    """The rows of a shared source in the state store: the owner and the progress of each shard.
-
-    The source uses it as its table. A token begins with the id of its pipeline. `on_met` is called with the
-    pipeline of another worker before the source continues a shard of that worker, or takes one as done. If that
-    worker died, a staged destination may not show its last commit yet.
-    """
-
-    def __init__(self, source: SharedSource[Any], shards: Shards, home: str) -> None:
-        self._source = source
-        self._shards = shards
-        self._pipeline = home.partition("/")[0]
-        self._holders: dict[str, str] = {}
-        self.on_met: Callable[[str], Awaitable[None]] = _do_nothing
-        source.join(self, home)
-
-    @property
-    def scope(self) -> str:
-        return self._source.scope
-
-    async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[SharedShard]:
-        rows = await self._shards.open(scope, names, token)
-        self._holders = {row.shard: row.token for row in rows if row.token != token}
-        await self._meet([row.shard for row in rows if row.done])
-        return rows
-
-    async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[SharedShard]:
-        rows = await self._shards.acquire(scope, names, token, idle_seconds)
-        # The former owners can commit nothing more. Their last commit must be visible before what follows it.
-        await self._meet([row.shard for row in rows])
-        return rows
-
-    async def prune(self, scope: str, *, age_seconds: float, count_max: int, grace_seconds: float) -> int:
-        return await self._shards.prune(
-            scope, age_seconds=age_seconds, count_max=count_max, grace_seconds=grace_seconds
-        )
-
-    async def _meet(self, names: Iterable[str]) -> None:
-        owners = {self._holders[name].partition("/")[0] for name in names if name in self._holders}
-        for owner in sorted(owners - {self._pipeline}):
-            await self.on_met(owner)
-
-    def changes(self, positions: Iterable[Sequence[bytes]]) -> list[ShardChange]:
-        """Return the changes for a commit of these positions, which is refused if another worker owns a row."""
-        # I14: each change carries our token, and the store checks it inside the commit.
-        return [
-            ShardChange(self.scope, made.shard, made.token, made.start, made.end, made.done)
-            for made in self._source.progress(list(chain.from_iterable(positions)))
-        ]
-
-    async def advance(self, positions: Iterable[Sequence[bytes]]) -> None:
-        """Record the progress without a transaction. Shards that other workers have taken over are left to them."""
-        for change in await self._shards.advance(self.changes(positions)):
-            log.warning("another worker took over %s of %s and will repeat it", change.shard, change.scope)
-
-
-async def _do_nothing(owner: str) -> None:
-    await trio.lowlevel.checkpoint()

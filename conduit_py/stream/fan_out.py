@@ -13,9 +13,10 @@ import trio
 
 from conduit_py.batch import Batch
 from conduit_py.stream.commit import Deferral
+from conduit_py.stream.held_batches import HeldBatches
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.processor_node import ProcessorNode
-from conduit_py.stream.signal import HeldBatches, Pace
+from conduit_py.stream.signal import Pace
 
 
 class FanIn:
@@ -49,15 +50,6 @@ def _refuse(batch: Batch) -> bool:
     return False
 
 
-def _must_wait(channel: "trio.MemorySendChannel[Batch]", batch: Batch) -> bool:
-    """Send a batch, if there is room for it; return True if there is none."""
-    try:
-        channel.send_nowait(batch)
-    except trio.WouldBlock:
-        return True
-    return False
-
-
 class FanOut:
     """Sends every batch to every follower.
 
@@ -76,15 +68,15 @@ class FanOut:
 
         This is no checkpoint. A sender that never waits must let other tasks run by itself.
         """
-        if len(self._followers) == 1:
-            # Without a list: mostly there is one, and it takes the batch at once.
-            follower, channel, _ = self._followers[0]
-            waits = not follower.take_at_once(batch) and _must_wait(channel, batch)
-            return self._wait([(channel, batch)]) if waits else None
+        # Without copies for one follower: mostly there is one, and it takes the batch at once.
+        only = len(self._followers) == 1
         waiting = []
-        for (follower, channel, _), own in zip(self._followers, self._copies(batch), strict=True):
-            if not follower.take_at_once(own) and _must_wait(channel, own):
-                waiting.append((channel, own))
+        for (follower, channel, _), own in zip(self._followers, [batch] if only else self._copies(batch), strict=True):
+            if not follower.take_at_once(own):
+                try:
+                    channel.send_nowait(own)
+                except trio.WouldBlock:
+                    waiting.append((channel, own))
         return self._wait(waiting) if waiting else None
 
     async def _wait(self, waiting: "list[tuple[trio.MemorySendChannel[Batch], Batch]]") -> None:

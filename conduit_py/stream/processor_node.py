@@ -21,9 +21,9 @@ from conduit_py.record import RECORD_TYPES, Record
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.commit import NodeContext
+from conduit_py.stream.held_batches import join_batches
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.processor_calls import GivenUp, Results, SameResults, TableChange, finish
-from conduit_py.stream.signal import join_batches
 from conduit_py.stream.worker import WorkerPool
 from conduit_py.user_errors import code_location
 

@@ -131,7 +131,7 @@ class Run:
                 self._hot_swap.end()
                 self.endpoints = {}
                 await self._close()
-        await self._locate_refused()
+        await self._locate_refusal()
         return self._ending()
 
     async def swap(self, graph: Graph, nodes: Collection[str]) -> bool:
@@ -269,7 +269,7 @@ class Run:
         except RunError as error:
             self._fail(error)
 
-    async def _locate_refused(self) -> None:
+    async def _locate_refusal(self) -> None:
         """Have the source of the record that ended the run say where it is, such as in which line of a file."""
         error = self._error
         if error is None or error.record is None or error.suggestion is None:

@@ -9,14 +9,15 @@ import trio
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import NackNotAllowed, RunError
-from conduit_py.positions import HistoryPoint, PositionHistory, join_positions
+from conduit_py.positions import MINUTE, HistoryPoint, PositionHistory, join_positions
 from conduit_py.store.store import Store
-from conduit_py.stream.commit import NodeContext, ShardTracker
+from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored
 from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 from conduit_py.stream.signal import PROGRESS_SECONDS, Pace, Signal
+from conduit_py.stream.source_calls import ShardTracker
 
 SETTLE_SECONDS = 0.005
 
@@ -158,7 +159,7 @@ class Settler:
         history = self._history.extend(ranges[-1].positions[-1]) if ranges else None
         return {} if history is None else {self._context.node: history.encode()}
 
-    async def release(self, ranges: Sequence[SettledRange]) -> None:
+    async def ack_and_release(self, ranges: Sequence[SettledRange]) -> None:
         """Exactly-once: ack these ranges and return their credit."""
         # I12: only called after the commit, with ranges in the order of the source.
         if ranges:
@@ -291,7 +292,8 @@ class HistoryRecorder:
             # If the clock was set back, the start of the run must still not be later than its first commit.
             start = HistoryPoint(min(self._began_at, now), self._position, start=True)
             self._history, self._began_at = self._history.with_points(start, HistoryPoint(now, position)), None
-        elif self._history.due(now):
+        # Also if the clock was set back.
+        elif not 0 <= now - self._history.points[-1].at < MINUTE:
             self._history = self._history.with_points(HistoryPoint(now, position))
         else:
             return None

@@ -23,9 +23,10 @@ from conduit_py.sdk.source import SourceConnector as SourceConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
-from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, ShardTracker, Task
+from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, Task
 from conduit_py.stream.dead_letters import new_handler
 from conduit_py.stream.fan_out import FanIn, FanOut, run_collecting, run_deferring, run_processors
+from conduit_py.stream.held_batches import HeldBatches
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import LagWatch, Meter, StateGauge
 from conduit_py.stream.plugin_calls import PluginCaller
@@ -33,8 +34,14 @@ from conduit_py.stream.processor_node import ProcessorNode
 from conduit_py.stream.reader import Dispatcher, ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler
-from conduit_py.stream.signal import HeldBatches, Signal
-from conduit_py.stream.source_calls import LimitedReads, LimitedSnapshots, RequestableCaller, SnapshotRequests
+from conduit_py.stream.signal import Signal
+from conduit_py.stream.source_calls import (
+    LimitedReads,
+    LimitedSnapshots,
+    RequestableCaller,
+    ShardTracker,
+    SnapshotRequests,
+)
 from conduit_py.stream.writer import Writer
 
 
@@ -190,7 +197,7 @@ class Wiring:
         pipeline, context, wake = self._graph.pipeline, self._context(node), Signal()
         # A fresh one: what an earlier run left in its attributes must not reach this run.
         source = declared.connector.fresh()
-        progress = self._shard_progress(node.id, source)
+        progress = self._add_shard_tracker(node.id, source)
         context.meter.window = declared.window
         context.meter.queue_counts = source.queue_counts
         scope = self._scopes[node.id] = progress.scope if progress is not None else ""
@@ -246,7 +253,7 @@ class Wiring:
         self.sources[node] = calls
         return calls, ack_calls
 
-    def _shard_progress(self, node: str, source: SourceConnector[Any]) -> ShardTracker | None:
+    def _add_shard_tracker(self, node: str, source: SourceConnector[Any]) -> ShardTracker | None:
         """Return the tracker of a source that shares its work, and add the background task of such a source."""
         if not isinstance(source, SharedSource):
             return None

@@ -18,10 +18,11 @@ from conduit_py.record import count_records
 from conduit_py.sdk.destination import FLUSH_SECONDS, AckMode, refusal_text
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import NodeContext
+from conduit_py.stream.held_batches import WriteLimit
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_refusals
-from conduit_py.stream.signal import Pace, WriteLimit
+from conduit_py.stream.signal import Pace
 from conduit_py.user_errors import as_plugin_error, code_location
 
 
@@ -94,7 +95,7 @@ class Writer:
                     with self._meter.waiting(WaitReason.COMMIT):
                         await self._context.commit.before_write()
                 if not self.write_at_once(batch, by_sender=False):
-                    await (self._write_tapped(batch, self._write) if self._tap_point.taps else self._write(batch))
+                    await (self._write_under_tap(batch, self._write) if self._tap_point.taps else self._write(batch))
                 await self._flush()
             # The inbox has ended: nothing else would write and flush the last batches.
             if self._limit is not None:
@@ -190,7 +191,7 @@ class Writer:
             with self._meter.waiting(WaitReason.WRITE):
                 await limit.wait(part)
             write = self._write_with_retries
-            await (self._write_tapped(part, write) if self._tap_point.taps else write(part))
+            await (self._write_under_tap(part, write) if self._tap_point.taps else write(part))
             # A slow limit must not hold back the votes on what is written.
             await self._flush()
 
@@ -217,7 +218,7 @@ class Writer:
         elif self._ack_reader is None:
             self._context.ack(batch.span, batch.sequences)
 
-    async def _write_tapped(self, batch: Batch, write: Callable[[Batch], Awaitable[None]]) -> None:
+    async def _write_under_tap(self, batch: Batch, write: Callable[[Batch], Awaitable[None]]) -> None:
         self._look = look = self._tap_point.look(batch)
         try:
             await write(batch)

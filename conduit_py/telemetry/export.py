@@ -8,11 +8,11 @@ from pathlib import Path
 
 from conduit_py.stream.meter import WAIT_REASONS
 from conduit_py.telemetry.alerts import RUNBOOK, rules_text
-from conduit_py.telemetry.boards.fleet import DEAD_LETTERS, FLEET, RUNTIME
-from conduit_py.telemetry.boards.pipeline import NODE, PIPELINE
+from conduit_py.telemetry.fleet_boards import DEAD_LETTERS, FLEET, RUNTIME
 from conduit_py.telemetry.metric import Metric
 from conduit_py.telemetry.metrics import GROUPS
 from conduit_py.telemetry.panels import board_json
+from conduit_py.telemetry.pipeline_boards import NODE, PIPELINE
 
 BOARDS = (FLEET, PIPELINE, NODE, DEAD_LETTERS, RUNTIME)
 

@@ -1,6 +1,6 @@
 """Every metric there is: declared once, with the function that reads its value.
 
-To add one, declare it here; put it on a board (`boards/`) if people should see it, and generate the reference page
+To add one, declare it here; put it on a board (`*_boards.py`) if people should see it, and generate the reference page
 again. Names that Conduit has too mean the same there, so that its dashboards and alerts go on working.
 """
 

@@ -20,8 +20,8 @@ from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, Answer, DestinationConnector
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SharedSource, SourceConnector
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.commit import ShardTracker
 from conduit_py.stream.plugin_calls import PluginCaller, is_async
+from conduit_py.stream.source_calls import ShardTracker
 
 RECORDS_MAX = 10_000
 """A source that gives more than this counts as one without an end."""

@@ -135,7 +135,7 @@ class CallOrder:
     """Notes a violation for every call that comes too early, too late, or beside one it must not meet.
 
     `open` comes first and once; `teardown` comes once, last, also after a failed open. Calls of one
-    `group` never overlap; calls of different lanes may.
+    `group` never overlap; calls of different groups may.
     """
 
     def __init__(self, node: str, log: EventLog) -> None:
@@ -159,7 +159,7 @@ class CallOrder:
             self._opened = True
 
     def _watch(self, name: str, group: str) -> None:
-        # Nothing at all may run beside teardown, whatever its lane.
+        # Nothing at all may run beside teardown, whatever its group.
         beside = [other for used, other in self._running if used == group or name == "teardown"]
         if beside:
             self._report(f"{name} was called while {', '.join(beside)} was running")

@@ -1,4 +1,4 @@
-"""Exhibit: any record shown as JSON, cut where it is long, without secrets, whatever it holds."""
+"""RecordView: any record shown as JSON, cut where it is long, without secrets, whatever it holds."""
 
 import base64
 import json

@@ -16,7 +16,7 @@ from conduit_py.backoff import Backoff
 from conduit_py.errors import StateFailed
 from conduit_py.outbox.forwarder import Forwarder, Outbox
 from conduit_py.outbox.sqlalchemy_outbox import SqlAlchemyOutbox
-from conduit_py.store.claim import Changes, Intent
+from conduit_py.store.claim import Changes, PublishedMessage
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
@@ -41,8 +41,8 @@ class StoreBox:
 
     async def add(self, *messages: tuple[str, bytes]) -> None:
         claim = await self._store.claim("orders")
-        intents = [Intent(target, b"key " + body, body) for target, body in messages]
-        await claim.commit(Changes(claim.committed + 1, b"", intents=intents))
+        published = [PublishedMessage(target, b"key " + body, body) for target, body in messages]
+        await claim.commit(Changes(claim.committed + 1, b"", messages=published))
 
 
 class SqlBox:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from warm_python import WarmPython
 
-from conduit_py.store.claim import Changes, Intent
+from conduit_py.store.claim import Changes, PublishedMessage
 from conduit_py.store.store import open_store
 
 CHILD = Path(__file__).with_name("forwarder_child.py")
@@ -37,8 +37,8 @@ def received(file: Path) -> dict[str, list[str]]:
 async def intend(state: str, messages: Iterable[tuple[str, int]]) -> None:
     async with await open_store(state) as store:
         claim = await store.claim("orders")
-        intents = [Intent(target, b"key-%d" % number, b"%d" % number) for target, number in messages]
-        await claim.commit(Changes(claim.committed + 1, b"", intents=intents))
+        published = [PublishedMessage(target, b"key-%d" % number, b"%d" % number) for target, number in messages]
+        await claim.commit(Changes(claim.committed + 1, b"", messages=published))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ COMMIT = 20
 TERMS = {"messages": "uri", "group": "workers", "lease_seconds": 2, "commit_seconds": 1}
 
 
-class Crew:
+class Workers:
     """Workers of one queue, and what they have brought."""
 
     def __init__(self, harness: QueueHarness, folder: Path, state: str) -> None:
@@ -122,84 +122,84 @@ class Crew:
 
 
 @pytest.fixture
-def make_crew(tmp_path: Path, postgres: str) -> Iterator[Callable[[QueueHarness], Crew]]:
-    made: list[Crew] = []
+def make_workers(tmp_path: Path, postgres: str) -> Iterator[Callable[[QueueHarness], Workers]]:
+    made: list[Workers] = []
 
-    def make(harness: QueueHarness) -> Crew:
-        made.append(Crew(harness, tmp_path, postgres))
+    def make(harness: QueueHarness) -> Workers:
+        made.append(Workers(harness, tmp_path, postgres))
         return made[-1]
 
     yield make
-    for crew in made:
-        crew.end()
-        crew.close()
+    for workers in made:
+        workers.end()
+        workers.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_qw_i1_two_workers_that_are_killed_at_random_bring_every_record_once_and_in_order(
-    name: str, make_harness: Callable[[str], QueueHarness], make_crew: Callable[[QueueHarness], Crew]
+    name: str, make_harness: Callable[[str], QueueHarness], make_workers: Callable[[QueueHarness], Workers]
 ) -> None:
     rng = random.Random(name)
     harness = make_harness(name)
-    crew = make_crew(harness)
-    crew.announce(OBJECTS, LINES, twice=rng.sample(range(OBJECTS), 4))
+    workers = make_workers(harness)
+    workers.announce(OBJECTS, LINES, twice=rng.sample(range(OBJECTS), 4))
     workers = ["one", "two"]
     for worker in workers:
-        crew.start(worker)
+        workers.start(worker)
     for _ in range(3):
-        before = len(crew.rows)
-        crew.until(partial(lambda before: len(crew.rows) > before or crew.done() == OBJECTS, before))
+        before = len(workers.rows)
+        workers.until(partial(lambda before: len(workers.rows) > before or workers.done() == OBJECTS, before))
         time.sleep(rng.random() / 5)
         worker = rng.choice(workers)
-        crew.signal(worker, signal.SIGKILL)
-        crew.start(worker)
+        workers.signal(worker, signal.SIGKILL)
+        workers.start(worker)
 
-    crew.until(lambda: crew.done() == OBJECTS and harness.left() == 0)
-    crew.end()
+    workers.until(lambda: workers.done() == OBJECTS and harness.left() == 0)
+    workers.end()
 
-    assert crew.by_object() == {number: list(range(LINES)) for number in range(OBJECTS)}
+    assert workers.by_object() == {number: list(range(LINES)) for number in range(OBJECTS)}
     harness.close()
 
 
 @pytest.mark.slow
 def test_i14_a_worker_that_was_frozen_beyond_its_lease_commits_nothing_more_of_what_it_had(
-    make_harness: Callable[[str], QueueHarness], make_crew: Callable[[QueueHarness], Crew]
+    make_harness: Callable[[str], QueueHarness], make_workers: Callable[[QueueHarness], Workers]
 ) -> None:
     harness = make_harness("sqlite")
-    crew = make_crew(harness)
-    crew.announce(1, LINES)
-    crew.start("late", freeze_at=25)
-    crew.until(lambda: "frozen" in crew.log("late").read_text())
-    assert 0 < len(crew.rows) < LINES
+    workers = make_workers(harness)
+    workers.announce(1, LINES)
+    workers.start("late", freeze_at=25)
+    workers.until(lambda: "frozen" in workers.log("late").read_text())
+    assert 0 < len(workers.rows) < LINES
 
-    crew.start("heir")
-    crew.until(lambda: crew.done() == 1 and len(crew.rows) >= LINES)
-    crew.signal("late", signal.SIGCONT)
-    crew.until(lambda: "transaction.stale_token" in crew.log("late").read_text())
-    crew.until(lambda: harness.left() == 0)
-    crew.end()
+    workers.start("heir")
+    workers.until(lambda: workers.done() == 1 and len(workers.rows) >= LINES)
+    workers.signal("late", signal.SIGCONT)
+    workers.until(lambda: "transaction.stale_token" in workers.log("late").read_text())
+    workers.until(lambda: harness.left() == 0)
+    workers.end()
 
-    assert crew.by_object() == {0: list(range(LINES))}
+    assert workers.by_object() == {0: list(range(LINES))}
     harness.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2])
 def test_what_a_worker_had_committed_and_not_shown_is_seen_in_order_though_it_never_comes_back(
-    nth: int, make_harness: Callable[[str], QueueHarness], make_crew: Callable[[QueueHarness], Crew]
+    nth: int, make_harness: Callable[[str], QueueHarness], make_workers: Callable[[QueueHarness], Workers]
 ) -> None:
     harness = make_harness("sqlite")
-    crew = make_crew(harness)
-    crew.announce(1, LINES)
-    crew.start("dead", kill_at=f"transaction.after_commit:{nth}")
-    crew.until(lambda: crew.is_dead("dead"))
-    seen = len(crew.rows)
+    workers = make_workers(harness)
+    workers.announce(1, LINES)
+    workers.start("dead", kill_at=f"transaction.after_commit:{nth}")
+    workers.until(lambda: workers.is_dead("dead"))
+    seen = len(workers.rows)
 
-    crew.start("heir")
-    crew.until(lambda: crew.done() == 1 and harness.left() == 0)
-    crew.end()
+    workers.start("heir")
+    workers.until(lambda: workers.done() == 1 and harness.left() == 0)
+    workers.end()
 
     assert seen < nth * COMMIT <= LINES
-    assert crew.by_object() == {0: list(range(LINES))}
+    assert workers.by_object() == {0: list(range(LINES))}
     harness.close()

@@ -38,7 +38,7 @@ from conduit_py.spark.datasource.writer import BatchWriter, StreamWriter
 NUMBERS = types.StructType([types.StructField("n", types.LongType())])
 
 
-def parcel(*numbers: int, partition: int = 0) -> TaskOutput:
+def output_of(*numbers: int, partition: int = 0) -> TaskOutput:
     return pack_output([Record.of({"n": number}) for number in numbers], partition, "query", None)
 
 
@@ -70,15 +70,15 @@ KINDS = ("file", "sqlite", "journal")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_that_is_published_again_is_there_once(kind: str, tmp_path: Path) -> None:
     for batch, numbers in ((0, (1, 2)), (1, (3,)), (1, (3,)), (0, (1, 2)), (2, (4,))):
-        trio.run(publish_batch, place(kind, tmp_path), "query", batch, str(tmp_path / "state"), [parcel(*numbers)])
+        trio.run(publish_batch, place(kind, tmp_path), "query", batch, str(tmp_path / "state"), [output_of(*numbers)])
 
     assert shown(kind, tmp_path) == [1, 2, 3, 4]
 
 
 def test_a_database_knows_the_batches_that_are_in_it(postgres: str) -> None:
     for batch, numbers in ((0, (1, 2)), (1, (3,)), (1, (3,)), (2, (4,))):
-        trio.run(publish_batch, postgres_at(postgres), "query", batch, "", [parcel(*numbers)])
-    trio.run(publish_batch, postgres_at(postgres), "another query", 0, "", [parcel(5)])
+        trio.run(publish_batch, postgres_at(postgres), "query", batch, "", [output_of(*numbers)])
+    trio.run(publish_batch, postgres_at(postgres), "another query", 0, "", [output_of(5)])
 
     with psycopg.connect(postgres) as connection:
         assert connection.execute("SELECT n FROM numbers ORDER BY n").fetchall() == [(n,) for n in range(1, 6)]
@@ -86,19 +86,21 @@ def test_a_database_knows_the_batches_that_are_in_it(postgres: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_follow_one_another_in_the_order_of_the_partitions(kind: str, tmp_path: Path) -> None:
-    trio.run(publish_once, place(kind, tmp_path), "me", [parcel(1, 2), parcel(partition=1), parcel(3, partition=2)])
-    trio.run(publish_once, place(kind, tmp_path), "me", [parcel(4)])
+    trio.run(
+        publish_once, place(kind, tmp_path), "me", [output_of(1, 2), output_of(partition=1), output_of(3, partition=2)]
+    )
+    trio.run(publish_once, place(kind, tmp_path), "me", [output_of(4)])
 
     assert shown(kind, tmp_path) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("kind", "bad"), [("file", float("nan")), ("sqlite", 2**70)])
 def test_a_row_that_is_refused_leaves_nothing_of_the_job(kind: str, bad: Any, tmp_path: Path) -> None:
-    trio.run(publish_once, place(kind, tmp_path), "me", [parcel(1)])
+    trio.run(publish_once, place(kind, tmp_path), "me", [output_of(1)])
     records = [Record.of({"n": 2}), Record.of({"n": bad})]
 
     with pytest.raises(RowRefused, match=r"row 1 of partition 7 is refused: .*'n'"):
-        trio.run(publish_once, place(kind, tmp_path), "me", [parcel(5), pack_output(records, 7, "", None)])
+        trio.run(publish_once, place(kind, tmp_path), "me", [output_of(5), pack_output(records, 7, "", None)])
     assert shown(kind, tmp_path) == [1]
 
 
@@ -106,10 +108,10 @@ CRASHING = """
 import sys, trio
 from pathlib import Path
 sys.path[:0] = {places!r}
-from test_spark_data_source_publish import parcel, place
+from test_spark_data_source_publish import output_of, place
 from conduit_py.spark.datasource.publish import publish_batch
 folder = Path({folder!r})
-trio.run(publish_batch, place({kind!r}, folder), "query", 1, str(folder / "state"), [parcel(3, 4)])
+trio.run(publish_batch, place({kind!r}, folder), "query", 1, str(folder / "state"), [output_of(3, 4)])
 """
 
 
@@ -119,7 +121,7 @@ def test_a_driver_that_is_killed_while_it_publishes_does_so_when_it_is_back(
     kind: str, point: str, tmp_path: Path
 ) -> None:
     state = str(tmp_path / "state")
-    trio.run(publish_batch, place(kind, tmp_path), "query", 0, state, [parcel(1, 2)])
+    trio.run(publish_batch, place(kind, tmp_path), "query", 0, state, [output_of(1, 2)])
     here = Path(__file__).parent
     places = [str(here), str(here.with_name("support"))]
     script = CRASHING.format(places=places, folder=str(tmp_path), kind=kind)
@@ -128,9 +130,9 @@ def test_a_driver_that_is_killed_while_it_publishes_does_so_when_it_is_back(
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert shown(kind, tmp_path) == [1, 2]
     # Spark runs the batch again, and goes on.
-    trio.run(publish_batch, place(kind, tmp_path), "query", 1, state, [parcel(3, 4)])
+    trio.run(publish_batch, place(kind, tmp_path), "query", 1, state, [output_of(3, 4)])
     assert shown(kind, tmp_path) == [1, 2, 3, 4]
-    trio.run(publish_batch, place(kind, tmp_path), "query", 2, state, [parcel(5)])
+    trio.run(publish_batch, place(kind, tmp_path), "query", 2, state, [output_of(5)])
     assert shown(kind, tmp_path) == [1, 2, 3, 4, 5]
 
 
@@ -141,7 +143,7 @@ def test_of_two_jobs_under_one_name_at_once_the_first_shows_nothing(postgres: st
         async with open_destination(destination, "me") as first:
             await first.call("claim", "me", 1)
             await first.write(0, [Record.of({"n": 1})])
-            await publish_once(destination, "me", [parcel(2)])
+            await publish_once(destination, "me", [output_of(2)])
             with pytest.raises(Fenced):
                 await first.call("commit", b"")
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from conduit_py.errors import RunElsewhere
-from conduit_py.store.claim import Changes, Intent
+from conduit_py.store.claim import Changes, PublishedMessage
 from conduit_py.store.store import open_store
 
 
@@ -33,7 +33,7 @@ async def commit(state: str, owners: str) -> None:
                 b"%d" % number,
                 {b"total": b"%d" % total, b"last %d" % (number % 3): b"%d" % number},
                 [(owner, b"%d" % number)],
-                [Intent(owner, b"%d" % number, b"")],
+                [PublishedMessage(owner, b"%d" % number, b"")],
                 positions={"web": b"%d" % number},
             )
             await claim.commit(changes)

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from conduit_py.errors import ConduitError, Fenced, Repeated, StaleToken, StateFailed
-from conduit_py.store.claim import Changes, ClaimState, Intent, ShardChange
+from conduit_py.store.claim import Changes, ClaimState, PublishedMessage, ShardChange
 from conduit_py.store.sqlite.database import StateDatabase
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.tables import Tables
@@ -66,7 +66,9 @@ async def test_a_refused_transaction_touches_no_other_of_its_group(tmp_path: Pat
         before = store.commits
         failures = await together(
             store,
-            lambda: good.commit(Changes(1, b"one", {b"k": b"1"}, [("ids", b"a")], [Intent("mail", b"", b"1")])),
+            lambda: good.commit(
+                Changes(1, b"one", {b"k": b"1"}, [("ids", b"a")], [PublishedMessage("mail", b"", b"1")])
+            ),
             lambda: zombie.commit(Changes(1, b"", {b"k": b"v"})),
             lambda: late.commit(Changes(1, b"", {b"k": b"v"}, [("ids", b"b"), ("ids", b"a")])),
             lambda: store.save_positions("positions", {"web": b"1"}),
@@ -118,7 +120,7 @@ async def test_work_that_is_wrong_in_itself_touches_no_other(tmp_path: Path) -> 
             lambda: claim.commit(Changes(1, b"one")),
             lambda: store.transact(wrong),
             lambda: claim.commit(Changes(2, b"two", {b"k": object()})),  # type: ignore[dict-item]
-            lambda: claim.commit(Changes(2, b"two", intents=[Intent("mail", b"", None)])),  # type: ignore[arg-type]
+            lambda: claim.commit(Changes(2, b"two", messages=[PublishedMessage("mail", b"", None)])),  # type: ignore[arg-type]
             lambda: claim.commit(Changes(2, b"two")),
         )
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conduit_py.errors import ConduitError
-from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
+from conduit_py.store.claim import Changes, Claim, PublishedMessage, ShardChange
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.postgres.store import PostgresStore
 from conduit_py.store.sqlite.database import StateDatabase
@@ -39,7 +39,7 @@ changes = st.builds(
     checkpoint=st.sampled_from([b"", b"c"]),
     puts=st.dictionaries(KEYS, st.one_of(st.none(), st.binary(max_size=3)), max_size=3),
     once=st.lists(st.tuples(NAMES, KEYS), max_size=2),
-    intents=st.lists(st.builds(Intent, NAMES, KEYS, st.binary(max_size=3)), max_size=2),
+    messages=st.lists(st.builds(PublishedMessage, NAMES, KEYS, st.binary(max_size=3)), max_size=2),
     shards=st.lists(shard_changes, max_size=2),
     positions=st.dictionaries(NAMES, POSITIONS, max_size=2),
 )
@@ -87,7 +87,7 @@ class Player:
                 changes.checkpoint,
                 changes.puts,
                 changes.once,
-                changes.intents,
+                changes.messages,
                 changes.shards,
                 changes.positions,
             )

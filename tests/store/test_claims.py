@@ -6,7 +6,7 @@ import trio
 from conduit_py.child.store import ChildStore
 from conduit_py.errors import Fenced, Repeated, StaleToken
 from conduit_py.positions import HistoryPoint, PositionHistory
-from conduit_py.store.claim import Changes, ClaimState, Intent, OutOfStep, ShardChange
+from conduit_py.store.claim import Changes, ClaimState, OutOfStep, PublishedMessage, ShardChange
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store
 
@@ -27,7 +27,7 @@ async def test_gz_f1_after_a_newer_claim_an_older_one_commits_nothing(store: Sto
     await zombie.commit(Changes(1, b"one"))
     owner = await store.claim("orders")
     with pytest.raises(Fenced, match=r"'orders' was claimed again \(fence 2\) after this claim \(fence 1\)"):
-        await zombie.commit(Changes(2, b"two", {b"k": b"v"}, [("ids", b"a")], [Intent("mail", b"a", b"")]))
+        await zombie.commit(Changes(2, b"two", {b"k": b"v"}, [("ids", b"a")], [PublishedMessage("mail", b"a", b"")]))
 
     assert zombie.committed == 1
     assert await store.claim_state("orders") == ClaimState(2, 1, b"one")
@@ -134,7 +134,7 @@ async def test_many_keys_are_recorded_and_looked_up_at_once(store: Store) -> Non
 
 async def test_the_last_transaction_may_be_committed_again_and_changes_nothing(store: Store) -> None:
     claim = await store.claim("orders")
-    changes = Changes(1, b"one", {b"k": b"v"}, [("ids", b"a")], [Intent("mail", b"a", b"hello")])
+    changes = Changes(1, b"one", {b"k": b"v"}, [("ids", b"a")], [PublishedMessage("mail", b"a", b"hello")])
     await claim.commit(changes)
     await claim.commit(Changes.decode(changes.encode()))
     after_restart = await store.claim("orders")
@@ -193,7 +193,9 @@ async def test_trails_commit_with_positions(store: Store) -> None:
 async def test_a_reset_owner_forgets_the_keys_of_its_own_scopes_and_no_others(store: Store) -> None:
     claim = await store.claim("a")
     scopes = ["a/node/ids", "a/", "a", "a0", "ab/node/ids", "ids"]
-    await claim.commit(Changes(1, b"", once=[(scope, b"k") for scope in scopes], intents=[Intent("mail", b"", b"1")]))
+    await claim.commit(
+        Changes(1, b"", once=[(scope, b"k") for scope in scopes], messages=[PublishedMessage("mail", b"", b"1")])
+    )
     await store.reset_claim("a")
     left = [scope for scope in scopes if await store.seen.known(scope, [b"k"])]
 
@@ -229,7 +231,7 @@ def test_changes_can_be_carried_by_another_database() -> None:
         b"\x00checkpoint",
         {b"": b"", b"\xff": None},
         [("ids", b"\x00")],
-        [Intent("mail", b"k", b"\x80")],
+        [PublishedMessage("mail", b"k", b"\x80")],
         [ShardChange("files", "a", "me", b"", b"9", True)],
     )
 
@@ -251,4 +253,11 @@ def test_position_histories_stand_on_disks_under_their_first_name() -> None:
     changes = Changes(1, b"", histories={"s": b"points"})
 
     assert b"\xa6trails\x81\xa1s\xc4\x06points" in changes.encode()
+    assert Changes.decode(changes.encode()) == changes
+
+
+def test_messages_of_the_outbox_have_their_old_name_in_what_is_written() -> None:
+    changes = Changes(1, b"", messages=[PublishedMessage("mail", b"k", b"body")])
+
+    assert b"\xa7intents\x91\x83\xa6target\xa4mail" in changes.encode()
     assert Changes.decode(changes.encode()) == changes

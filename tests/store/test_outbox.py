@@ -1,30 +1,32 @@
-"""The outbox of a store: intents in order, leased target by target, removed when they have arrived."""
+"""The outbox of a store: messages in order, leased target by target, removed when they have arrived."""
 
 from collections.abc import Awaitable, Callable
 
 import trio
 
-from conduit_py.store.claim import Changes, Intent
+from conduit_py.store.claim import Changes, PublishedMessage
 from conduit_py.store.store import Store
 
 PassTime = Callable[[float], Awaitable[None]]
 
 
-async def intend(store: Store, *intents: tuple[str, bytes], owner: str = "orders") -> None:
+async def publish(store: Store, *messages: tuple[str, bytes], owner: str = "orders") -> None:
     claim = await store.claim(owner)
-    changes = Changes(claim.committed + 1, b"", intents=[Intent(target, b"key", body) for target, body in intents])
+    changes = Changes(
+        claim.committed + 1, b"", messages=[PublishedMessage(target, b"key", body) for target, body in messages]
+    )
     await claim.commit(changes)
 
 
 async def leased(store: Store, target: str, holder: str, limit: int = 100) -> list[bytes] | None:
     pending = await store.outbox.lease(target, holder, 10, limit)
-    return None if pending is None else [intent.body for intent in pending]
+    return None if pending is None else [message.body for message in pending]
 
 
-async def test_intents_come_out_per_target_in_the_order_of_the_commits(store: Store) -> None:
-    await intend(store, ("mail", b"1"), ("sms", b"2"), ("mail", b"3"))
-    await intend(store, ("mail", b"4"), owner="returns")
-    await intend(store, *(("mail", b"%d" % number) for number in range(5, 1000)))
+async def test_messages_come_out_per_target_in_the_order_of_the_commits(store: Store) -> None:
+    await publish(store, ("mail", b"1"), ("sms", b"2"), ("mail", b"3"))
+    await publish(store, ("mail", b"4"), owner="returns")
+    await publish(store, *(("mail", b"%d" % number) for number in range(5, 1000)))
 
     assert await store.outbox.targets() == ["mail", "sms"]
     assert await leased(store, "mail", "me", 3) == [b"1", b"3", b"4"]
@@ -32,22 +34,22 @@ async def test_intents_come_out_per_target_in_the_order_of_the_commits(store: St
     assert await leased(store, "sms", "me") == [b"2"]
 
 
-async def test_an_intent_says_whose_it_is(store: Store) -> None:
+async def test_a_message_says_whose_it_is(store: Store) -> None:
     claim = await store.claim("orders")
-    await claim.commit(Changes(1, b"", intents=[Intent("mail", b"\x00key", b"\xffbody")]))
+    await claim.commit(Changes(1, b"", messages=[PublishedMessage("mail", b"\x00key", b"\xffbody")]))
     pending = await store.outbox.lease("mail", "me", 10, 1)
 
     assert pending is not None
-    [intent] = pending
-    assert (intent.owner, intent.target, intent.key, intent.body) == ("orders", "mail", b"\x00key", b"\xffbody")
+    [message] = pending
+    assert (message.owner, message.target, message.key, message.body) == ("orders", "mail", b"\x00key", b"\xffbody")
 
 
 async def test_what_arrived_is_gone_and_the_rest_stays(store: Store) -> None:
-    await intend(store, ("mail", b"1"), ("mail", b"2"), ("mail", b"3"), ("sms", b"4"))
+    await publish(store, ("mail", b"1"), ("mail", b"2"), ("mail", b"3"), ("sms", b"4"))
     pending = await store.outbox.lease("mail", "me", 10, 2)
     assert pending is not None
-    removed = await store.outbox.forwarded("mail", "me", [intent.number for intent in pending])
-    again = await store.outbox.forwarded("mail", "me", [intent.number for intent in pending])
+    removed = await store.outbox.forwarded("mail", "me", [message.number for message in pending])
+    again = await store.outbox.forwarded("mail", "me", [message.number for message in pending])
 
     assert (removed, again) == (True, True)
     assert await leased(store, "mail", "me") == [b"3"]
@@ -55,7 +57,7 @@ async def test_what_arrived_is_gone_and_the_rest_stays(store: Store) -> None:
 
 
 async def test_me_18_a_leased_target_is_nobody_elses_until_it_is_released(store: Store) -> None:
-    await intend(store, ("mail", b"1"), ("sms", b"2"))
+    await publish(store, ("mail", b"1"), ("sms", b"2"))
     mine = await leased(store, "mail", "me")
     others = await leased(store, "mail", "you")
     other_target = await leased(store, "sms", "you")
@@ -68,7 +70,7 @@ async def test_me_18_a_leased_target_is_nobody_elses_until_it_is_released(store:
 
 
 async def test_a_lease_ends_by_itself_and_the_late_holder_removes_nothing(store: Store, pass_time: PassTime) -> None:
-    await intend(store, ("mail", b"1"))
+    await publish(store, ("mail", b"1"))
     pending = await store.outbox.lease("mail", "late", 10, 1)
     assert pending is not None
     await pass_time(9)
@@ -83,7 +85,7 @@ async def test_a_lease_ends_by_itself_and_the_late_holder_removes_nothing(store:
 
 
 async def test_a_lease_may_be_extended_while_it_is_held(store: Store, pass_time: PassTime) -> None:
-    await intend(store, ("mail", b"1"))
+    await publish(store, ("mail", b"1"))
     await leased(store, "mail", "me")
     for _ in range(3):
         await pass_time(9)
@@ -92,7 +94,7 @@ async def test_a_lease_may_be_extended_while_it_is_held(store: Store, pass_time:
 
 
 async def test_a_lease_that_was_let_go_of_or_taken_over_cannot_be_extended(store: Store, pass_time: PassTime) -> None:
-    await intend(store, ("mail", b"1"))
+    await publish(store, ("mail", b"1"))
     await leased(store, "mail", "me")
     await pass_time(11)
     late_but_free = await store.outbox.extend("mail", "me", 10)
@@ -107,7 +109,7 @@ async def test_a_lease_that_was_let_go_of_or_taken_over_cannot_be_extended(store
 
 
 async def test_of_many_holders_one_has_the_target(store: Store) -> None:
-    await intend(store, ("mail", b"1"))
+    await publish(store, ("mail", b"1"))
     holders: list[str] = []
 
     async def compete(holder: str) -> None:
@@ -122,11 +124,11 @@ async def test_of_many_holders_one_has_the_target(store: Store) -> None:
 
 
 async def test_numbers_are_not_used_again_when_the_outbox_was_empty(store: Store) -> None:
-    await intend(store, ("mail", b"1"))
+    await publish(store, ("mail", b"1"))
     first = await store.outbox.lease("mail", "me", 10, 1)
     assert first is not None
     await store.outbox.forwarded("mail", "me", [first[0].number])
-    await intend(store, ("mail", b"2"))
+    await publish(store, ("mail", b"2"))
     second = await store.outbox.lease("mail", "me", 10, 1)
 
     assert second is not None

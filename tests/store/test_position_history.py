@@ -1,4 +1,4 @@
-"""Trails: where a source has been, thinned by age, saved with positions, in either store."""
+"""PositionHistory: where a source has been, thinned by age, saved with positions, in either store."""
 
 from itertools import pairwise
 
@@ -10,61 +10,62 @@ NOW = 1_800_000_000.0
 
 
 def walked(seconds: float, *, every: float = MINUTE, size: int = 1) -> PositionHistory:
-    """The trail of a source that committed so often for so long, until NOW."""
-    trail = PositionHistory()
+    """The history of a source that committed so often for so long, until NOW."""
+    now = NOW - seconds
+    recorder = HistoryRecorder(PositionHistory(), None, lambda: now)
+    history = PositionHistory()
     for number in range(int(seconds / every) + 1):
-        at = NOW - seconds + number * every
-        if trail.due(at):
-            trail = trail.with_points(HistoryPoint(at, b"%0*d" % (size, number)))
-    return trail
+        now = NOW - seconds + number * every
+        history = recorder.extend(b"%0*d" % (size, number)) or history
+    return PositionHistory([point for point in history.points if not point.start])
 
 
-def gaps(trail: PositionHistory, oldest: float, newest: float) -> set[float]:
+def gaps(history: PositionHistory, oldest: float, newest: float) -> set[float]:
     """How far apart the points are whose ages are between these."""
-    times = [point.at for point in trail.points if newest <= NOW - point.at <= oldest]
+    times = [point.at for point in history.points if newest <= NOW - point.at <= oldest]
     return {later - earlier for earlier, later in pairwise(times)}
 
 
 def test_points_are_a_minute_apart_then_ten_then_an_hour_and_gone_after_a_week() -> None:
-    trail = walked(8 * DAY)
+    history = walked(8 * DAY)
 
-    assert gaps(trail, 2 * HOUR, 0) == {MINUTE}
-    assert gaps(trail, 23 * HOUR, 3 * HOUR) == {10 * MINUTE}
-    assert gaps(trail, 7 * DAY, 26 * HOUR) == {HOUR}
-    assert NOW - trail.points[0].at <= 7 * DAY
-    assert len(trail.points) < 450
+    assert gaps(history, 2 * HOUR, 0) == {MINUTE}
+    assert gaps(history, 23 * HOUR, 3 * HOUR) == {10 * MINUTE}
+    assert gaps(history, 7 * DAY, 26 * HOUR) == {HOUR}
+    assert NOW - history.points[0].at <= 7 * DAY
+    assert len(history.points) < 450
 
 
 def test_commits_in_between_are_not_kept() -> None:
-    trail = walked(5 * MINUTE, every=0.5)
+    history = walked(5 * MINUTE, every=0.5)
 
-    assert [NOW - point.at for point in trail.points] == [5 * MINUTE - n * MINUTE for n in range(6)]
+    assert [NOW - point.at for point in history.points] == [5 * MINUTE - n * MINUTE for n in range(6)]
 
 
 def test_the_last_starts_are_kept_however_many_there_were() -> None:
-    trail = PositionHistory()
+    history = PositionHistory()
     for number in range(100):
-        trail = trail.with_points(
+        history = history.with_points(
             HistoryPoint(NOW + number, b"s%d" % number, start=True), HistoryPoint(NOW + number, b"p%d" % number)
         )
 
-    assert [point.position for point in trail.points if point.start] == [
+    assert [point.position for point in history.points if point.start] == [
         b"s%d" % n for n in range(100 - STARTS_MAX, 100)
     ]
 
 
 def test_long_positions_leave_room_for_the_newest_only() -> None:
-    trail = walked(2 * HOUR, size=10_000)
+    history = walked(2 * HOUR, size=10_000)
 
-    assert sum(len(point.position or b"") for point in trail.points) <= BYTES_MAX
-    assert trail.points[-1].at == NOW
+    assert sum(len(point.position or b"") for point in history.points) <= BYTES_MAX
+    assert history.points[-1].at == NOW
     assert len(PositionHistory().with_points(HistoryPoint(NOW, b"x" * 2 * BYTES_MAX)).points) == 1
 
 
 def test_the_point_for_a_moment_is_the_last_that_is_not_after_it() -> None:
-    trail = PositionHistory([HistoryPoint(100, None, start=True), HistoryPoint(160, b"a"), HistoryPoint(220, b"b")])
+    history = PositionHistory([HistoryPoint(100, None, start=True), HistoryPoint(160, b"a"), HistoryPoint(220, b"b")])
 
-    assert [trail.at(moment) for moment in (99, 100, 159.9, 160, 1000)] == [
+    assert [history.at(moment) for moment in (99, 100, 159.9, 160, 1000)] == [
         None,
         HistoryPoint(100, None, start=True),
         HistoryPoint(100, None, start=True),
@@ -74,21 +75,25 @@ def test_the_point_for_a_moment_is_the_last_that_is_not_after_it() -> None:
 
 
 def test_a_clock_that_was_set_back_is_noticed() -> None:
-    trail = PositionHistory().with_points(HistoryPoint(NOW, b"a"))
+    now = NOW
+    recorder = HistoryRecorder(PositionHistory(), None, lambda: now)
+    recorder.extend(b"a")
 
-    assert not trail.due(NOW + 59)
-    assert trail.due(NOW - 3 * HOUR)
+    now = NOW + 59
+    assert recorder.extend(b"b") is None
+    now = NOW - 3 * HOUR
+    assert recorder.extend(b"c") is not None
 
 
 async def test_a_trail_is_saved_with_the_position_and_forgotten_alone(store: Store) -> None:
-    trail = PositionHistory([HistoryPoint(1.0, None, start=True), HistoryPoint(2.0, b"\x00\xff")])
-    await store.save_positions("orders", {"web": b"2"}, {"web": trail})
+    history = PositionHistory([HistoryPoint(1.0, None, start=True), HistoryPoint(2.0, b"\x00\xff")])
+    await store.save_positions("orders", {"web": b"2"}, {"web": history})
     await store.save_positions("orders", {"web": b"3", "app": b"1"})
 
-    assert await store.position_history("orders", "web") == trail
+    assert await store.position_history("orders", "web") == history
     assert await store.position_history("orders", "app") == PositionHistory()
     await store.forget_positions("orders", "web")
-    assert await store.position_history("orders", "web") == trail
+    assert await store.position_history("orders", "web") == history
     await store.forget_position_history("orders", "web")
     assert await store.position_history("orders", "web") == PositionHistory()
     assert await store.positions("orders") == {"app": b"1"}

@@ -136,8 +136,8 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
             if isinstance(stream, DriverStream):
                 return [datasource.InputPartition((True, stream.part(first, last)))]
             # The batch was read by the driver before the options changed: it is read that way once more.
-            with closing(DriverStream(_check(self._options)[1])) as carrying:
-                return [datasource.InputPartition((True, carrying.part(first, last)))]
+            with closing(DriverStream(_check(self._options)[1])) as stream:
+                return [datasource.InputPartition((True, stream.part(first, last)))]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[Row]:
         carried, part = cast("tuple[bool, bytes]", partition.value)

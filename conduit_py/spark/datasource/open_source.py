@@ -46,7 +46,7 @@ class OpenSource:
     def _run(self) -> None:
         try:
             trio.run(self._live)
-        except BaseException as error:  # a border: it is raised where the source is used
+        except BaseException as error:  # plugin boundary: it is raised where the source is used
             self._error = error
         finally:
             self._opened.set()

@@ -179,9 +179,9 @@ async def _write_partition(
     destination: sdk.DestinationConnector[Any], owner: str, partition: int, records: Iterator[Record]
 ) -> TaskOutput:
     rows = 0
-    async with open_destination(destination, owner) as outlet:
+    async with open_destination(destination, owner) as opened:
         while chunk := await trio.to_thread.run_sync(_next, records):
-            await outlet.deliver(partition, chunk)
+            await opened.deliver(partition, chunk)
             rows += len(chunk)
     return TaskOutput(partition, rows, 0)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.store.claim import Intent
+from conduit_py.store.claim import PublishedMessage
 from conduit_py.store.sql_tables import Dialect, SqlSession, SqlTables
 from conduit_py.store.store import StoredEntry
 
@@ -102,16 +102,16 @@ class PostgresTables(SqlTables):
     def delete(self, owner: str, keys: Sequence[bytes]) -> None:
         self.sql.run("DELETE FROM owned WHERE owner = ? AND key = ANY(?::bytea[])", owner, list(keys))
 
-    def add_intents(self, owner: str, intents: Sequence[Intent]) -> None:
-        # In this order: a target gets its intents by number, and the database numbers rows as they come.
+    def add_messages(self, owner: str, messages: Sequence[PublishedMessage]) -> None:
+        # In this order: a target gets its messages by number, and the database numbers rows as they come.
         self.sql.run(
             "INSERT INTO intents (owner, target, key, body) SELECT ?, target, key, body"
             " FROM unnest(?::text[], ?::bytea[], ?::bytea[]) WITH ORDINALITY AS new (target, key, body, place)"
             " ORDER BY place",
             owner,
-            [intent.target for intent in intents],
-            [intent.key for intent in intents],
-            [intent.body for intent in intents],
+            [message.target for message in messages],
+            [message.key for message in messages],
+            [message.body for message in messages],
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from conduit_py.store.claim import Intent
+from conduit_py.store.claim import PublishedMessage
 from conduit_py.store.sql_tables import Dialect, SqlSession, SqlTables
 
 _VARIABLES_MAX = 960
@@ -103,9 +103,9 @@ class SqliteTables(SqlTables):
         for chunk in _chunks(keys, _VARIABLES_MAX):
             self.sql.run(f"DELETE FROM owned WHERE owner = ? AND key IN ({_marks(len(chunk))})", owner, *chunk)
 
-    def add_intents(self, owner: str, intents: Sequence[Intent]) -> None:
-        for chunk in _chunks(intents, _VARIABLES_MAX // 3):
-            parts = (part for intent in chunk for part in (intent.target, intent.key, intent.body))
+    def add_messages(self, owner: str, messages: Sequence[PublishedMessage]) -> None:
+        for chunk in _chunks(messages, _VARIABLES_MAX // 3):
+            parts = (part for each in chunk for part in (each.target, each.key, each.body))
             self.sql.run(_add(len(chunk)), owner, *parts)
 
 

@@ -93,7 +93,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         self._bodies: list[bytes] = []
         self._positions: list[bytes] = []
         self._taken = 0
-        self._fault: FatalError | None = None
+        self._error: FatalError | None = None
         self._split_from = JournalPosition(self._id, start.checkpoint, start.skip).encode()
         if options.isolation == "committed":
             self._committed = CommittedReader(self._files, start.checkpoint)
@@ -179,14 +179,14 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def _more(self, *, after_some: bool) -> bool:
         """As `_fill`, but messages before damage are returned first: the next read raises the error."""
-        if self._fault is None:
+        if self._error is None:
             try:
                 return self._fill()
-            except FatalError as fault:
-                self._fault = fault
+            except FatalError as error:
+                self._error = error
         if after_some:
             return False
-        kept, self._fault = self._fault, None
+        kept, self._error = self._error, None
         raise kept
 
     def _fill(self) -> bool:

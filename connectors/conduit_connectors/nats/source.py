@@ -116,12 +116,12 @@ class NatsQueue(LeasedQueue):
 
     async def _fetch(self, count: int) -> list[QueueDelivery]:
         # A fetch of several waits until all are there, so fetch one first, then what else is there.
-        messages = await self._pulled(1, self._options.wait_seconds)
+        messages = await self._pull_messages(1, self._options.wait_seconds)
         if messages and count > 1:
-            messages += await self._pulled(count - 1, _REST_SECONDS)
+            messages += await self._pull_messages(count - 1, _REST_SECONDS)
         return [self._delivery(message) for message in messages]
 
-    async def _pulled(self, count: int, seconds: float) -> list[Any]:
+    async def _pull_messages(self, count: int, seconds: float) -> list[Any]:
         try:
             messages: list[Any] = await self._pull.fetch(count, timeout=seconds)
         except TimeoutError:

@@ -70,7 +70,6 @@ def take(seconds: float) -> bytes:
                 window = playwright.chromium.launch(executable_path=browser, args=ARGUMENTS)
                 page = window.new_page(viewport={"width": 1440, "height": 880}, color_scheme="dark")
                 page.goto(f"{url}/#/pipelines/orders")
-                page.get_by_role("button", name="5 min").click()
                 # Rates are those of the last seconds, which this browser has seen.
                 time.sleep(15)
                 return page.screenshot()

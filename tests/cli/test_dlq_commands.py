@@ -97,7 +97,7 @@ def test_letters_are_listed_counted_shown_edited_replayed_and_discarded(odd: "Se
 
 
 def test_a_line_that_is_no_json_is_shown_as_the_text_that_it_is(serving: "Serving") -> None:
-    (serving.folder / "lines.jsonl").write_text('{"number": 1}\n{"number": two}\n')
+    Path(serving.command.folder, "lines.jsonl").write_text('{"number": 1}\n{"number": two}\n')
     (serving.folder / "lines.py").write_text(OF_A_FILE)
     serving.start()
     serving.until("lines", lambda shown: shown["status"] == "completed")

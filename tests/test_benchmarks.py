@@ -179,7 +179,7 @@ class TestInstructions:
         assert "apt-get install valgrind" in ran.stderr
 
 
-@pytest.mark.parametrize("way", ["no hooks", "off", "otel", "openlineage"])
+@pytest.mark.parametrize("way", ["no hooks", "off", "otel, one span", "otel, all spans", "openlineage"])
 def test_a_run_whose_cost_is_counted_does_its_work(way: str, tmp_path: Path) -> None:
     for part in ("run", "warm-up"):
         (tmp_path / part).mkdir()

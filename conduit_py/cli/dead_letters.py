@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -99,9 +100,22 @@ def show(call: ServerCall, id: str) -> ExitCode:
         put("")
         put(f"the record at {each['node']}{', edited' if each['original'] else ''}:")
         put_lines(_pretty(each["record"]))
+        for path in each["base64"]:
+            put(f"{path} is bytes, in base64{_as_text(each['record'], path)}")
         if each["cut"]:
             put(f"not shown whole: {', '.join(each['cut'])}", sys.stderr)
     return ExitCode.OK
+
+
+def _as_text(record: dict[str, Any], path: str) -> str:
+    """What the bytes of a whole part of a record are as text; "" for others, and where they are no text."""
+    payload = record["payload"]
+    parts = {"position": record["position"], "key": record["key"]}
+    encoded = (parts | {f"payload.{name}": payload[name] for name in payload}).get(path)
+    try:
+        return f": {short_text(b64decode(encoded).decode())}" if isinstance(encoded, str) else ""
+    except ValueError:
+        return ""
 
 
 def edit(call: ServerCall, id: str, file: Path | None, node: str | None) -> ExitCode:

@@ -33,6 +33,8 @@ class RecordView(msgspec.Struct):
     """The paths of values that are not shown in full."""
     long: list[str | bytes]
     """Each text that was cut, in full, so that two views can be compared beyond the cut."""
+    in_base64: list[str]
+    """The paths of values that are bytes, and in base64 here."""
 
     def same_as(self, other: "RecordView") -> bool:
         return self.value == other.value and self.long == other.long
@@ -54,7 +56,7 @@ def view_record(record: Record, size_max: int, redact: Redact) -> RecordView:
             "after": showing.data(record.payload.after, "payload.after"),
         },
     }
-    return RecordView(value, showing.cut, showing.long)
+    return RecordView(value, showing.cut, showing.long, showing.in_base64)
 
 
 def view_schema(schema: CollectionSchema, size_max: int, redact: Redact) -> RecordView:
@@ -66,7 +68,7 @@ def view_schema(schema: CollectionSchema, size_max: int, redact: Redact) -> Reco
         "version": showing.value(schema.version, "source_schema.version", 0),
         "fields": showing.value(fields, "source_schema.fields", 0),
     }
-    return RecordView(value, showing.cut, showing.long)
+    return RecordView(value, showing.cut, showing.long, showing.in_base64)
 
 
 def fits_condition(record: Record, condition: Callable[[Record], bool], redact: Redact) -> bool:
@@ -169,12 +171,14 @@ class _ViewBuilder:
         self._redact = redact
         self.cut: list[str] = []
         self.long: list[str | bytes] = []
+        self.in_base64: list[str] = []
 
     def data(self, data: Data, path: str) -> Any:
         return self.raw(data, path) if isinstance(data, bytes) else self.value(data, path, 0)
 
     def raw(self, raw: bytes, path: str) -> str:
         """Return bytes in base64, with secrets removed."""
+        self.in_base64.append(path)
         # Secrets are removed before the encoding, because base64 would hide them from `redact`.
         room = max(self._room * 3 // 4, 0)
         # In this encoding every byte is one character, so the cut is at the same place.

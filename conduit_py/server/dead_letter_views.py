@@ -83,6 +83,7 @@ class LetterRecordView(ApiModel):
     record: dict[str, Any]
     original: dict[str, Any] | None = Field(description="as it was before it was edited")
     cut: list[str] = Field(description="the paths of what is too long to be shown whole")
+    base64: list[str] = Field(description="the paths of what is bytes, and so in base64")
 
 
 class LetterView(LetterSummaryView):
@@ -178,6 +179,7 @@ def _record_view(node: str, letter: StoredLetter, redaction: Redaction) -> Lette
         record=display.value,
         original=None if original is None else shown_record(original, redaction),
         cut=display.cut,
+        base64=display.in_base64,
     )
 
 

@@ -7,9 +7,9 @@
 
     TestMySource = source_acceptance(orders)
 
-    def lake(tmp_path):                                    # the destination, and how to read back what it holds
+    def lake(tmp_path):                                    # the destination, how to read back, and an outage
         path = tmp_path / "lake.jsonl"
-        return MyDestination(path=path), lambda: [json.loads(line) for line in path.open()]
+        return MyDestination(path=path), lambda: [json.loads(line) for line in path.open()], lambda: without(path)
 
     TestMyDestination = destination_acceptance(lake)
 
@@ -18,6 +18,7 @@ functions, in `source_checks` and `destination_checks`, for those who use anothe
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,9 +28,18 @@ from conduit_py.record import Record
 from conduit_py.resolve import plugin_problems
 from conduit_py.sdk.plugin import Plugin
 from conduit_py.testing.connector_driver import DestinationCase, DoesNotApply, SourceCase, require, run_check
-from conduit_py.testing.destination_checks import DESTINATION_CHECKS, STAGED_CHECKS
+from conduit_py.testing.destination_checks import (
+    DESTINATION_CHECKS,
+    STAGED_CHECKS,
+    reports_that_its_system_cannot_be_reached,
+)
 from conduit_py.testing.event_log import numbered_record
 from conduit_py.testing.source_checks import SOURCE_CHECKS
+
+NO_OUTAGE = (
+    "{} may swallow the errors of its client, and no rule would notice: give destination_acceptance a third item, a "
+    "function that returns a context manager in which the system cannot be reached, or None if it is always there"
+)
 
 
 def source_acceptance(make: Callable[..., Any], *, records: int | None = None, seconds: float = 120.0) -> type:
@@ -54,17 +64,24 @@ def destination_acceptance(
 ) -> type:
     """A test class for a destination. `make`, a pytest fixture, gives it with a function to read back.
 
-    That function returns the `payload.after` of every record stored, in order. A third item, if there is one, is a
-    function that returns a context manager, in which the system cannot be reached: `outage`. `sample(n)` makes the
-    nth record to write, for destinations that do not take just any; `refused` is a record that the
-    destination must refuse, if there can be one. A rule that takes longer than `seconds` counts as broken.
+    That function returns the `payload.after` of every record stored, in order. A third item is a function that
+    returns a context manager, in which the system cannot be reached: `outage`; None for a system that is always there,
+    such as a list. Without a third item the suite warns: it cannot tell whether the destination swallows errors.
+    `sample(n)` makes the nth record to write, for destinations that do not take just any; `refused` is a record that
+    the destination must refuse, if there can be one. A rule that takes longer than `seconds` counts as broken.
     """
 
     def case_of(made: Any) -> DestinationCase:
         connector, stored, *more = made
-        return DestinationCase(connector, stored, sample, refused, more[0] if more else None)
+        return DestinationCase(
+            connector, stored, sample, refused, more[0] if more else None, always_there=more == [None]
+        )
 
     return _suite("DestinationAcceptance", make, DESTINATION_CHECKS + STAGED_CHECKS, case_of, seconds)
+
+
+class UntriedRule(UserWarning):
+    """A rule that applies was not tried: the suite was not given what it needs for that."""
 
 
 def options_are_valid(connector: Plugin[Any]) -> None:
@@ -133,9 +150,12 @@ def _option_test(check: Callable[[Any], None], case_of: Callable[[Any], Any]) ->
 
 def _test(check: Callable[[Any], Any], case_of: Callable[[Any], Any], seconds: float) -> Callable[..., None]:
     def test(self: object, made: Any) -> None:
+        case = case_of(made)
         try:
-            run_check(check, case_of(made), seconds=seconds)
+            run_check(check, case, seconds=seconds)
         except DoesNotApply as reason:
+            if check is reports_that_its_system_cannot_be_reached and not case.always_there:
+                warnings.warn(UntriedRule(NO_OUTAGE.format(type(case.connector).__name__)), stacklevel=1)
             pytest.skip(str(reason))
 
     test.__doc__ = check.__doc__

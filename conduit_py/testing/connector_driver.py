@@ -50,7 +50,7 @@ class DestinationCase:
 
     `stored` reads back what the system behind it holds: the `payload.after` of every record, in order.
     `sample(n)` makes the records to write; `refused`, if there is one, is a record it must refuse. `outage()` makes
-    the system unreachable for the time of a `with` block.
+    the system unreachable for the time of a `with` block; a system that is `always_there`, such as a list, has none.
     """
 
     connector: DestinationConnector[Any]
@@ -58,6 +58,7 @@ class DestinationCase:
     sample: Callable[[int], Record]
     refused: Record | None = None
     outage: Callable[[], AbstractContextManager[object]] | None = None
+    always_there: bool = False
 
 
 class WatchedCaller(PluginCaller):

@@ -34,6 +34,18 @@ odd = Pipeline(
 )
 """
 
+OF_A_FILE = """
+from conduit_connectors import file
+from conduit_py import DeadLetters, Pipeline
+
+lines = Pipeline(
+    "lines",
+    sources={"in": file.Source(path="lines.jsonl", format="json")},
+    destinations={"out": file.Destination(path="out.jsonl", format="json")},
+    dead_letters=DeadLetters.keep(),
+)
+"""
+
 
 @pytest.fixture
 def odd(serving: "Serving") -> "Serving":
@@ -82,6 +94,17 @@ def test_letters_are_listed_counted_shown_edited_replayed_and_discarded(odd: "Se
     )
     assert written(odd) == [1, 2, 4, 5, 6, 7, 8, 10, 100]
     assert odd("dlq", "list").stdout == "there are no such dead letters\n"
+
+
+def test_a_line_that_is_no_json_is_shown_as_the_text_that_it_is(serving: "Serving") -> None:
+    Path(serving.command.folder, "lines.jsonl").write_text('{"number": 1}\n{"number": two}\n')
+    (serving.folder / "lines.py").write_text(OF_A_FILE)
+    serving.start()
+    serving.until("lines", lambda shown: shown["status"] == "completed")
+    shown = serving("dlq", "show", serving.json("dlq", "list")["letters"][0]["id"])
+
+    assert shown.stdout.splitlines()[-1] == 'payload.after is bytes, in base64: {"number": two}'
+    assert "position is bytes, in base64: " in shown.stdout
 
 
 def test_a_letter_is_edited_in_the_editor(odd: "Serving") -> None:

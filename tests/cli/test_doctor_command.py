@@ -7,14 +7,19 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from importlib.metadata import distribution
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from conduit_py.store.sqlite.files import StateLock
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command, CommandInside
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def found(done: "subprocess.CompletedProcess[str]") -> dict[str, list[dict[str, Any]]]:
@@ -164,3 +169,49 @@ def test_few_open_files(command: "Command") -> None:
 
     assert done.returncode == 0
     assert found(done)["open files"][0]["fix"].startswith("ulimit -n 4096 (at most 4096 here)")
+
+
+def needed_by(name: str, extras: "tuple[str, ...]", seen: set[str]) -> None:
+    """Add the name of a distribution, and those of all that it needs."""
+    seen.add(name)
+    for text in distribution(name).requires or ():
+        need = Requirement(text)
+        wanted = need.marker is None or any(need.marker.evaluate({"extra": each}) for each in ("", *extras))
+        if wanted and need.name not in seen:
+            needed_by(need.name, tuple(need.extras), seen)
+
+
+def install_only(names: set[str], folder: Path) -> None:
+    """Fill a folder with links to what these distributions have installed here."""
+    for name in names:
+        installed = distribution(name)
+        for top in {file.parts[0] for file in installed.files or () if ".." not in file.parts}:
+            if not (folder / top).exists() and top != "__pycache__":
+                (folder / top).symlink_to(str(installed.locate_file(top)))
+
+
+def doctor_with(extras: "tuple[str, ...]", folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """What is not ok where conduit-py is installed with these extras alone."""
+    names: set[str] = set()
+    needed_by("conduit-dataflow", extras, names)
+    install_only(names, folder)
+    path = [str(folder), str(ROOT), str(ROOT / "connectors"), str(ROOT / "processors")]
+    program = f"import sys; sys.path += {path!r}; from conduit_py.cli.main import main; main()"
+    # Without site-packages, where the other extras are.
+    command = [sys.executable, "-S", "-c", program, "doctor", "--port", free_port(), "--json"]
+    return found(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=300))
+
+
+def test_an_extra_that_nobody_has_asked_for_is_no_reason_to_warn(tmp_path: Path) -> None:
+    assert "plugins" not in doctor_with((), tmp_path)
+
+
+def test_a_connector_whose_extra_is_there_but_that_cannot_be_used_is_one(tmp_path: Path) -> None:
+    (tmp_path / "duckdb").mkdir()
+    (tmp_path / "duckdb" / "__init__.py").write_text("raise ImportError('no such symbol', name='duckdb')")
+    warned = doctor_with(("duckdb",), tmp_path)["plugins"]
+
+    assert {each["message"].partition(" cannot")[0] for each in warned} == {
+        "the source duckdb", "the destination duckdb",
+    }  # fmt: skip
+    assert {each["fix"] for each in warned} == {"pip install 'conduit-dataflow[duckdb]'"}

@@ -32,9 +32,9 @@ TestMemorySource = source_acceptance(a_list)
 TestUnboundedMemorySource = source_acceptance(a_list_that_may_grow, records=3)
 
 
-def a_list_to_fill() -> tuple[memory.Destination, Callable[[], list[Any]]]:
+def a_list_to_fill() -> tuple[memory.Destination, Callable[[], list[Any]], None]:
     into: list[Record] = []
-    return memory.Destination(into=into), lambda: [record.payload.after for record in into]
+    return memory.Destination(into=into), lambda: [record.payload.after for record in into], None
 
 
 def a_pipe() -> Iterator[tuple[stdio.Destination, Callable[[], list[Any]]]]:

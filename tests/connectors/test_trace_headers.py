@@ -1,14 +1,18 @@
 """A record that comes with `traceparent` leaves with it: in headers of Kafka, HTTP and brokers, metadata in between."""
 
+import asyncio
+import time
 from typing import Any
 
 import httpx2
+import nats as library
 import trio
 from builders import batch_of
-from conduit_connectors import http, webhook
+from conduit_connectors import http, kafka, nats, webhook
 from conduit_connectors.kafka.message import decode_headers, encode_headers
 from conduit_connectors.message_content import MessageOptions, encode_messages
 from http_peer import HttpPeer, PeerAnswer, free_port
+from kafka_topics import KafkaTopics
 
 from conduit_py import Destination, Pipeline, Source
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -40,6 +44,56 @@ def test_brokers_get_the_trace_as_attributes() -> None:
     messages, _ = encode_messages(batch_of(record(TRACE), record(FORGED), record({})), MessageOptions())
 
     assert [messages[index].attributes for index in range(3)] == [TRACE, {}, {}]
+
+
+async def test_a_message_keeps_its_trace_from_nats_through_kafka_to_nats(
+    nats_server: str, queue_name: str, topics: KafkaTopics
+) -> None:
+    before, topic, after = f"{queue_name}-before", topics.create(), f"{queue_name}-after"
+    await trio.to_thread.run_sync(asyncio.run, _publish(nats_server, before, after))
+    to_kafka = Pipeline(
+        "to-kafka",
+        sources=[Source("in", nats.Source(url=nats_server, stream=before))],
+        destinations=[Destination("out", kafka.Destination(servers=topics.address, topic=topic))],
+    )
+    back = Pipeline(
+        "back",
+        sources=[Source("in", kafka.Source(servers=topics.address, topics=[topic], tail=False))],
+        destinations=[Destination("out", nats.Destination(url=nats_server, stream=after, subject=after))],
+    )
+    supervisor = Supervisor(to_kafka, MemoryStore())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        with trio.fail_after(300):
+            arrived = await trio.to_thread.run_sync(_wait_for_messages, topics, topic)
+        supervisor.stop()
+    await Supervisor(back, MemoryStore()).run()
+
+    assert dict(arrived[0].headers() or ()) == {name: value.encode() for name, value in TRACE.items()}
+    stored = await trio.to_thread.run_sync(asyncio.run, _first_of(nats_server, after))
+    assert {name: stored.headers.get(name) for name in TRACE} == TRACE
+
+
+def _wait_for_messages(topics: KafkaTopics, topic: str) -> list[Any]:
+    while not (found := topics.messages(topic)):
+        time.sleep(0.05)
+    return found
+
+
+async def _publish(url: str, *streams: str) -> None:
+    """Create the streams, and publish a message with a trace to the first."""
+    client = await library.connect(url)
+    for each in streams:
+        await client.jetstream(timeout=300).add_stream(name=each, subjects=[each])
+    await client.jetstream(timeout=300).publish(streams[0], b"hello", headers=TRACE)
+    await client.close()
+
+
+async def _first_of(url: str, stream: str) -> Any:
+    client = await library.connect(url)
+    stored = await client.jetstream(timeout=300).get_msg(stream, 1)
+    await client.close()
+    return stored
 
 
 async def test_a_webhook_passes_its_trace_on_to_an_http_destination() -> None:

@@ -90,14 +90,15 @@ def test_the_rendered_files_are_those_of_the_chart(way: str) -> None:
         (["state.kind=postgres"], "give state.postgres.address"),
         (["state.kind=postgres", "state.postgres.address=postgresql://me:secret@db/x"], "state.postgres.address"),
         (["stateKind=postgres"], "stateKind"),
-        (["pipelines.x\\.sh=rm"], "pipelines"),
+        (["pipelines.x\\.sh=rm"], "x.sh is no name of a pipeline file"),
     ],
 )
 def test_values_that_cannot_work_are_refused_with_what_to_do(settings: list[str], refusal: str) -> None:
     rendered = render(settings)
 
     assert rendered.returncode != 0
-    assert refusal in rendered.stderr
+    # Some versions of Helm write the path of a value with slashes.
+    assert refusal in rendered.stderr.replace("/", ".")
 
 
 def test_nobody_deploys_a_pipeline_that_is_not_their_own() -> None:

@@ -43,6 +43,14 @@ def test_values_of_python_are_shown_as_text() -> None:
     assert cut == []
 
 
+def test_bytes_are_named_for_base64_is_text_like_any_other() -> None:
+    fields = Record.of({"raw": b"hi", "text": "aGk=", "more": [1, b""]}, key=b"k")
+
+    assert view_record(fields, 1000, hide).in_base64 == [
+        "position", "key", "payload.after.raw", "payload.after.more[1]",
+    ]  # fmt: skip
+
+
 def test_long_texts_are_cut_and_named() -> None:
     value, cut = shown({"short": "a", "long": "x" * 100_000, "more": 1}, 100)
 

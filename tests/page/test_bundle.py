@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from page_picture import PICTURE, digest_in, digest_of_page
 
 from conduit_py.server.web import PATHS
 
@@ -32,6 +33,12 @@ def test_what_is_committed_is_what_the_sources_make(sources: Path, tmp_path: Pat
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         path.name: path.read_bytes() for path in PAGE.iterdir()
     }, "the page is not the newest: run `make page` and commit what it changes"
+
+
+def test_the_picture_in_the_readme_is_of_this_page() -> None:
+    assert digest_in(PICTURE.read_bytes()) == digest_of_page(), (
+        "run `python tests/support/page_picture.py`, look at the picture, and commit it"
+    )
 
 
 def test_what_needs_no_browser_is_tested_without_one(sources: Path) -> None:

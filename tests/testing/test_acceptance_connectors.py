@@ -50,9 +50,9 @@ TestEndlessGeneratorSource = source_acceptance(made_up_without_end, records=20)
 TestStdioSource = source_acceptance(standard_input)
 
 
-def list_to_fill() -> tuple[memory.Destination, Callable[[], list[Any]]]:
+def list_to_fill() -> tuple[memory.Destination, Callable[[], list[Any]], None]:
     kept: list[Record] = []
-    return memory.Destination(into=kept), lambda: [record.payload.after for record in kept]
+    return memory.Destination(into=kept), lambda: [record.payload.after for record in kept], None
 
 
 def standard_output(capfd: pytest.CaptureFixture[str]) -> tuple[stdio.Destination, Callable[[], list[Any]]]:

@@ -63,5 +63,37 @@ def test_simulated_tests_need_no_other_plugin(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["*simulated with seed 4:*", "*pytest --conduit-seed=4 runs this seed alone*"])
 
 
+def test_a_destination_that_is_tried_without_an_outage_is_pointed_out(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        from conduit_py.sdk import DestinationConnector, Options
+        from conduit_py.testing import destination_acceptance
+
+        class ListOptions(Options):
+            into: list
+
+        class Board(DestinationConnector[ListOptions]):
+            def write(self, batch):
+                try:
+                    self.options.into.extend(record.payload.after for record in batch)
+                except TimeoutError:
+                    pass
+
+        def board():
+            kept = []
+            return Board(into=kept), lambda: kept
+
+        def always_there():
+            return *board(), None
+
+        TestBoard = destination_acceptance(board)
+        TestAlwaysThere = destination_acceptance(always_there)
+    """)
+
+    result = pytester.runpytest_subprocess("-k", "cannot_be_reached", "-p", "no:xdist")
+
+    assert {name: result.parseoutcomes()[name] for name in ("skipped", "warnings")} == {"skipped": 2, "warnings": 1}
+    result.stdout.fnmatch_lines(["*UntriedRule: Board may swallow the errors of its client*"])
+
+
 async def test_the_memory_store_is_a_fixture(memory_store: MemoryStore) -> None:
     assert await memory_store.pipelines() == []

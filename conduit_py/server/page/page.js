@@ -141,6 +141,7 @@ ${t}`}function hp(e,t){let n=new Set;for(let r of e)(r.kind==="source"&&gs.has(r
     ${r===null?_`<${hh} held=${t} />`:_`<${mh} letter=${e} held=${t} draft=${r} onDraft=${o} onLetter=${n} />`}
   </section>`}function hh({held:e}){return _`
     ${e.original?_`<p class="note">Edited: before and after.</p><${Rr} before=${e.original} after=${e.record} />`:_`<${Rr} before=${e.record} after=${e.record} alone />`}
+    ${e.base64.length>0&&_`<p class="note">Bytes, in base64: ${e.base64.join(", ")}</p>`}
     ${e.cut.length>0&&_`<p class="note">Too long to be shown whole: ${e.cut.join(", ")}</p>`}
   `}function mh({letter:e,held:t,draft:n,onDraft:r,onLetter:o}){let[l,s]=Z(null),i=Un();return _`<form onSubmit=${async u=>{u.preventDefault();let p=gh(n,s);if(p!==void 0)try{o(await Ho(`${mt("dead-letters",e.id)}/record`,{record:p,node:t.node},al)),r(null),ut("Record saved; replay sends it")}catch(h){s([h.message,h.suggestion].filter(Boolean).join(" — "))}}} onKeyDown=${u=>u.key==="Escape"&&(u.preventDefault(),r(null))}>
     <label class="unseen" for="record">The record as JSON</label>

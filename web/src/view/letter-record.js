@@ -26,6 +26,7 @@ function Shown({ held }) {
     ${held.original
       ? html`<p class="note">Edited: before and after.</p><${Difference} before=${held.original} after=${held.record} />`
       : html`<${Difference} before=${held.record} after=${held.record} alone />`}
+    ${held.base64.length > 0 && html`<p class="note">Bytes, in base64: ${held.base64.join(", ")}</p>`}
     ${held.cut.length > 0 && html`<p class="note">Too long to be shown whole: ${held.cut.join(", ")}</p>`}
   `;
 }

@@ -92,7 +92,7 @@ class Settler:
                     await self._progress.wait()
             # Under load, wait a little so that one commit covers more messages. Not with half of the window in
             # flight: the reader would soon stand still.
-            if not self._finishing and ledger.credit > ledger.in_flight:
+            if not self._finishing and ledger.credit > ledger.in_flight and trio.current_time() < self.pace.due_at:
                 with trio.move_on_at(self.pace.due_at):
                     await self._hurry.wait()
             if ranges := ledger.settled_ranges():

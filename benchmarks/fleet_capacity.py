@@ -75,7 +75,7 @@ FACTOR = 1.25
 """From one step to the next, until one is too much."""
 SEARCHES = 2
 """So often the gap between the last good step and the first bad one is halved."""
-READ_SHARE = 0.97
+READ_SHARE = 0.92
 """A step whose sources were read less than this share of their rate was too much."""
 
 
@@ -136,9 +136,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet_capacity", description=__doc__.partition("\n")[0])
     parser.add_argument("--pipelines", type=int, default=200)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--latency-ms", type=float, default=100.0, help="the bound from read to ack, on average")
+    parser.add_argument("--latency-ms", type=float, default=250.0, help="the bound from read to ack, on average")
     parser.add_argument("--start", type=float, default=200.0, help="records a second of each pipeline, at first")
-    parser.add_argument("--seconds", type=float, default=6.0, help="how long a rate is measured")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="how long a rate is measured; counters of processes are up to a second old",
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--control", action="store_true", help="measure one process twice in the first round")
     parser.add_argument("--quiet-api", action="store_true", help="no page, no scrapes and no requests but for figures")

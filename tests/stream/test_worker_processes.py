@@ -26,7 +26,7 @@ import pytest
 import trio
 from builders import batch_of
 from conduit_connectors import generator, memory
-from hosted_worker import Hosted, results_of
+from hosted_worker import results_of
 from process_tree import processes
 from waiting import until
 from warm_python import WarmPython
@@ -205,29 +205,6 @@ async def test_results_are_those_of_threads_in_every_style(style: Any, payloads:
     in_threads, in_processes = await results("thread"), await results("process")
 
     assert list(map(comparable, in_processes)) == list(map(comparable, in_threads))
-
-
-async def test_a_process_has_its_next_part_before_it_has_answered_for_this_one() -> None:
-    sent: list[Hosted] = []
-    most: dict[Hosted, int] = {}
-
-    class Watched(Hosted):
-        async def _ask(self, message: Any) -> Any:
-            sent.append(self)
-            most[self] = max(most.get(self, 0), sent.count(self))
-            try:
-                return await super()._ask(message)
-            finally:
-                sent.remove(self)
-
-    values = [{"n": n, "deed": "keep"} for n in range(40)]
-    batch = Batch.of_payloads(Span("p", "s", 0, [b"%d" % n for n in range(40)]), values, range(40), None, dict)
-
-    results = await results_of(Processor("node", by_dict, workers=2, where="process"), batch, kind=Watched)
-
-    assert [each["n"] for each in results] == list(range(40))
-    # Not more: what is there waits for this process, though another may have nothing left to do.
-    assert list(most.values()) == [2, 2]
 
 
 async def test_values_that_no_json_has_cross_as_they_are() -> None:

@@ -179,11 +179,12 @@ def write_pipelines(folder: Path, pipelines: int, rate: float) -> None:
     (folder / "pipelines").mkdir()
     for number in range(pipelines):
         id = f"p{number:03}"
-        destination = (
-            'log.Destination(level="debug")' if number % FILES_EVERY else f'file.Destination(path="{id}.jsonl")'
-        )
-        text = PIPELINE.format(id=id, rate=rate, destination=destination)
+        text = PIPELINE.format(id=id, rate=rate, destination=destination_of(number, id))
         (folder / "pipelines" / f"{id}.py").write_text(text)
+
+
+def destination_of(number: int, id: str) -> str:
+    return 'log.Destination(level="debug")' if number % FILES_EVERY else f'file.Destination(path="{id}.jsonl")'
 
 
 def start(folder: Path, figures: Figures) -> tuple["subprocess.Popen[str]", str]:

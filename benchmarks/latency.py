@@ -159,8 +159,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-latency", description=__doc__.partition("\n")[0])
     parser.add_argument("--styles", nargs="*", choices=list(STYLES), default=["dict"])
     parser.add_argument("--rates", nargs="*", type=int, default=list(RATES), help="records a second; 0 is idle")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long each rate is kept")
-    parser.add_argument("--idle-records", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each rate is kept")
+    parser.add_argument("--idle-records", type=int, default=300)
     parser.add_argument("--once", nargs=3, metavar=("STYLE", "STORE", "RATE"), help="measure once, in this process")
     report.add_arguments(parser, rounds=3)
     return parser.parse_args()
@@ -178,7 +178,9 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
             print(f"{style}, {pace(rate)}: round {number + 1} of {arguments.rounds}", file=sys.stderr)
             for store in stores[:: -1 if number % 2 else 1]:
                 rounds[store].append(_measure_once(style, store, rate, arguments))
-        rows += [_summarise(style, store, rate, some) for store, some in rounds.items()]
+        rows += (done := [_summarise(style, store, rate, some) for store, some in rounds.items()])
+        # Whoever ends it early has what was measured until then.
+        print(table(done, about=False), file=sys.stderr, flush=True)
     return rows
 
 
@@ -262,7 +264,7 @@ def pace(rate: int) -> str:
     return f"{rate:,}/s" if rate else "idle"
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Row], *, about: bool = True) -> str:
     head = ("style", "store", "rate", "reached", "p5", "p50", "(min–max)", "p99", "longest", "p99 since due")
     lines: list[Sequence[str]] = []
     for row in rows:
@@ -282,7 +284,8 @@ def table(rows: Sequence[Row]) -> str:
                 "" if row.due_p99_ms is None else f"{row.due_p99_ms:.2f} ms",
             )
         )
-    return f"{report.table(head, lines)}\n\n'memory again' is the A/A control. {GOALS}"
+    text = report.table(head, lines)
+    return f"{text}\n\n'memory again' is the A/A control. {GOALS}" if about else text
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 A function of pure Python, of a given number of microseconds, is run by one thread, by one process and by several. Every
 way takes a turn in each round; the first is measured twice, and the ratio of those two is the noise. Time is that of
-the run from its first record to its last, without the start of the processes. On a busy machine the quickest batch of
-each way says more: all that it needed was free for so long. The CPU of a record is that of all processes together.
+the run from its first record to its last, without the start of the processes. On a busy machine the quickest round and
+the quickest batch of each way say more: all that they needed was free for so long. The CPU of a record is that of all
+processes together. `cores` is what the machine itself gives: the function alone, in plain processes side by side,
+against one. No way of sharing out records can be better.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import time
@@ -80,6 +83,29 @@ def measure(loops: int, records: int, batch: int, workers: int, where: Any) -> t
     return max(ends) - min(ends), quickest, cpu * 1e6
 
 
+def work_alone(loops: int, calls: int, begin: Any, took: Any) -> None:
+    work = burn(loops)
+    begin.wait()
+    started = time.perf_counter()
+    for _ in range(calls):
+        work({})
+    took.put(time.perf_counter() - started)
+
+
+def measure_cores(loops: int, calls: int, processes: int) -> float:
+    """Return the seconds that so many calls take in all, shared by plain processes that do nothing else."""
+    context = multiprocessing.get_context("fork")
+    begin, took = context.Barrier(processes), context.SimpleQueue()
+    arguments = (loops, calls // processes, begin, took)
+    running = [context.Process(target=work_alone, args=arguments) for _ in range(processes)]
+    for each in running:
+        each.start()
+    seconds = max(took.get() for _ in running)
+    for each in running:
+        each.join()
+    return float(seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=20_000)
@@ -99,6 +125,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     quickest: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}
+    alone: dict[int, list[float]] = {1: [], given.processes: []}
     for number in range(given.rounds):
         # Every other round goes backwards, so that nobody always comes after the same neighbour.
         order = list(ways)[:: -1 if number % 2 else 1]
@@ -109,12 +136,19 @@ def main() -> None:
             quickest[name].append(measured[name][1])
             cpu[name].append(measured[name][2])
             ratios[name].append(took["thread"] / took[name])
+        for count, some in alone.items():
+            some.append(measure_cores(loops, given.records, count))
         loads = " ".join(f"{load:.1f}" for load in os.getloadavg()[:2])
         print(f"round {number + 1}: {json.dumps({name: round(each, 2) for name, each in took.items()})} load {loads}")
     for name in ways:
         middle, best = statistics.median(ratios[name]), min(quickest["thread"]) / min(quickest[name])
         spread = f"rounds {min(ratios[name]):.2f} to {max(ratios[name]):.2f}"
         print(f"{name:>14}: {middle:.2f} x ({spread}), quickest batch {best:.2f} x, {min(cpu[name]):.1f} µs of CPU")
+    one, several = seconds["one process"], seconds[f"{given.processes} processes"]
+    for name, first, other in (("several / one", one, several), ("cores", alone[1], alone[given.processes])):
+        each = [before / after for before, after in zip(first, other, strict=True)]
+        middle, best = statistics.median(each), min(first) / min(other)
+        print(f"{name:>14}: {middle:.2f} x (rounds {min(each):.2f} to {max(each):.2f}), quickest rounds {best:.2f} x")
 
 
 if __name__ == "__main__":

@@ -93,10 +93,11 @@ class Settler:
                     await self._progress.wait()
             # Under load, wait a little so that one commit covers more messages. Not with half of the window in
             # flight: the reader would soon stand still.
-            with trio.move_on_at(self.pace.due_at):
-                # Asked again: the signal may be of what the last commit has settled.
-                while not self._finishing and ledger.credit > ledger.in_flight:
-                    await self._hurry.wait()
+            if trio.current_time() < self.pace.due_at:
+                with trio.move_on_at(self.pace.due_at):
+                    # Asked again: the signal may be of what the last commit has settled.
+                    while not self._finishing and ledger.credit > ledger.in_flight:
+                        await self._hurry.wait()
             if ranges := ledger.settled_ranges():
                 await self._settle(ranges)
 

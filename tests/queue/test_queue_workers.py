@@ -144,16 +144,16 @@ def test_qw_i1_two_workers_that_are_killed_at_random_bring_every_record_once_and
     harness = make_harness(name)
     workers = make_workers(harness)
     workers.announce(OBJECTS, LINES, twice=rng.sample(range(OBJECTS), 4))
-    workers = ["one", "two"]
-    for worker in workers:
-        workers.start(worker)
+    names = ["one", "two"]
+    for each in names:
+        workers.start(each)
     for _ in range(3):
         before = len(workers.rows)
         workers.until(partial(lambda before: len(workers.rows) > before or workers.done() == OBJECTS, before))
         time.sleep(rng.random() / 5)
-        worker = rng.choice(workers)
-        workers.signal(worker, signal.SIGKILL)
-        workers.start(worker)
+        killed = rng.choice(names)
+        workers.signal(killed, signal.SIGKILL)
+        workers.start(killed)
 
     workers.until(lambda: workers.done() == OBJECTS and harness.left() == 0)
     workers.end()

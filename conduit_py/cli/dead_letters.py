@@ -99,9 +99,9 @@ def show(call: ServerCall, id: str) -> ExitCode:
     for each in letter["records"]:
         put("")
         put(f"the record at {each['node']}{', edited' if each['original'] else ''}:")
-        put_lines(_pretty(each["record"]))
         for path in each["base64"]:
             put(f"{path} is bytes, in base64{_as_text(each['record'], path)}")
+        put_lines(_pretty(each["record"]))
         if each["cut"]:
             put(f"not shown whole: {', '.join(each['cut'])}", sys.stderr)
     return ExitCode.OK

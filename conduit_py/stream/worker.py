@@ -20,7 +20,7 @@ from conduit_py.stream import processor_calls
 from conduit_py.stream.meter import DriftCount, Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, ThreadStay, is_async
 from conduit_py.stream.processor_calls import Results, SameResults, TableChange, finish, on_payloads
-from conduit_py.stream.worker_process import AT_ONCE, PARTS, WorkerProcess, worker_processes
+from conduit_py.stream.worker_process import PARTS, WorkerProcess, worker_processes
 from conduit_py.user_errors import as_plugin_error
 
 
@@ -109,16 +109,14 @@ class WorkerPool:
         size = -(-len(batch) // (count * (PARTS if self._processes else 1)))
         parts = [range(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
         results: list[list[Any]] = [[] for _ in parts]  # Invariant 1: joined in the order of the parts.
-        # A process has its next part before it asks for it: to get it, this one may have to wait for a core.
-        at_once = min(count * (AT_ONCE if self._processes else 1), len(parts))
-        rest = iter(range(at_once, len(parts)))
+        rest = iter(range(count, len(parts)))
 
         async def work(number: int) -> None:
             for part in chain((number,), rest):
-                results[part] = await finish(self._run(batch.select(parts[part]), number % count))
+                results[part] = await finish(self._run(batch.select(parts[part]), number))
 
         async with trio.open_nursery() as nursery:
-            for number in range(at_once):
+            for number in range(min(count, len(parts))):
                 nursery.start_soon(work, number)
         return list(chain.from_iterable(results))
 
@@ -186,7 +184,7 @@ class ProcessorWorker:
 
     def _run_each_here(self, batch: Batch) -> Results | Awaitable[Results]:
         """Run in the event loop; a processor that proves slow moves to a thread with the rest of the batch."""
-        if self.state is not None and self._waits:
+        if self._waits:
             return self._run_in_thread(batch)
         call, values = self._form.of(batch)
         results, rest, count, done = SameResults(values), iter(values), len(values), 0

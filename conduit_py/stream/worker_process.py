@@ -14,9 +14,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import trio
@@ -36,10 +35,13 @@ from conduit_py.stream.processor_calls import finish
 from conduit_py.user_errors import as_error
 from conduit_py.wire_error import RaisedError, named_type, safe_text
 
+if TYPE_CHECKING:
+    from conduit_py.stream.worker import ProcessorWorker
+
 log = logging.getLogger("conduit_py")
 
 LOG_SECONDS = 1.0
-PARTS, AT_ONCE = 4, 2  # of a batch for each worker, and so many it has: the next one waits while it computes
+PARTS = 4  # of a batch, for each worker
 PROGRAM = ("-c", f"from {__name__} import main; main()")
 
 
@@ -102,13 +104,14 @@ class WorkerProcess:
 
     def __init__(self, node: str, number: int, plugin: ProcessorPlugin[Any], pickled: Callable[[], bytes]) -> None:
         self._node = node
-        self._name, self._pickled = f"{node}, worker {number}", pickled
+        self._name = f"{node}, worker {number}"
+        self._pickled = pickled
         self.takes_payloads = plugin.payload_type is not None and not plugin.takes_metadata
         # Of a batch its identities are sent too. A function of one record, or of payloads, never sees them.
         self._whole = (plugin.by_batch and not self.takes_payloads) or plugin.by_table
-        self._drift, self._loaded, self._broken = DriftCount(), False, False
+        self._drift = DriftCount()
         self._process: OwnedProcess[WorkerAnswer] | None = None
-        self._starting, self._receiving, self._loss = trio.Lock(), trio.Lock(), ""
+        self._loaded = self._broken = False
 
     def start(self) -> None:
         """Start the process, without waiting for it: several of them can start side by side."""
@@ -132,7 +135,7 @@ class WorkerProcess:
         await self._ask(LoadProcessor(self._node, self._pickled(), sys.path, sys.argv, sorted(SECRETS.values)))
 
     async def run(self, batch: Batch) -> list[Any]:
-        if self._process is None or self._broken or self._starting.locked():
+        if self._process is None or self._broken:
             await self._start_again()
         if not self.takes_payloads:
             # Asked of this batch: that it holds records says what the results mean.
@@ -150,16 +153,13 @@ class WorkerProcess:
         return results
 
     async def _start_again(self) -> None:
-        async with self._starting:
-            # The part before this one may have done it.
-            if self._process is None or self._broken:
-                await self.close([])
-                try:
-                    await self._load()
-                except Exception:
-                    # Its processor is not open, so the next attempt begins with another process.
-                    await self.close([])
-                    raise
+        await self.close([])
+        try:
+            await self._load()
+        except Exception:
+            # Its processor is not open, so the next attempt begins with another process.
+            await self.close([])
+            raise
 
     async def _run_apart(self, batch: Batch, error: RecordRefused) -> list[Any]:
         """The results of a batch in which some record cannot be encoded: that one is refused, the others are not."""
@@ -169,37 +169,35 @@ class WorkerProcess:
         return [result for half in halves for result in await self.run(batch.select(half))]
 
     async def _ask(self, message: LoadProcessor | ProcessBatch | CloseProcessor) -> WorkerAnswer:
-        process = self._process
+        process, answer = self._process, None
         assert process is not None
         try:
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                # Not shielded: a stopped process (SIGSTOP) reads nothing, and must not hold up a forceful stop.
-                await process.link.send(message, shield=False)
-            # Answers have the order of messages, and the lock is given in the order in which it was asked for.
-            async with self._receiving:
-                answer = await process.link.receive() if process is self._process else None
-                if answer is None and process is self._process:
-                    await self._lose(process)
+            # Not shielded: a process that was stopped (SIGSTOP) reads nothing, and must not hold up a forceful stop.
+            await process.link.send(message, shield=False)
+            answer = await process.link.receive()
+        except trio.BrokenResourceError:
+            log.debug("%s: the process ended before a message was sent", self._name)
         except BaseException:
             # A later answer would be taken for that of the next message.
             self._broken = True
             process.kill()
             raise
         if answer is None:
-            raise ProcessLost(self._loss, suggestion=SEE_LOG)
+            raise await self._lose(process)
         self._drift.count += answer.drifted
         if answer.error is not None:
             raise answer.error.to_error()
         return answer
 
-    async def _lose(self, process: OwnedProcess[WorkerAnswer]) -> None:
+    async def _lose(self, process: OwnedProcess[WorkerAnswer]) -> ProcessLost:
         self._process = None
         await process.reap()
         with trio.move_on_after(LOG_SECONDS):
             await process.log_ended.wait()
-        self._loss = f"{self._name}: its process {process.describe_end()}"
+        error = ProcessLost(f"{self._name}: its process {process.describe_end()}", suggestion=SEE_LOG)
         # Also if the retries of the node make it good: somebody may be short of memory.
-        log.error("%s (process %d)", self._loss, process.pid)
+        log.error("%s (process %d)", error.message, process.pid)
+        return error
 
     async def close(self, errors: list[RunError]) -> None:
         """Close the processor and end the process. An error is added to `errors`."""
@@ -234,9 +232,11 @@ def _pickle(declared: Processor) -> bytes:
 
 
 def _decode_result(result: Any, decode: Callable[[bytes], Any]) -> Any:
+    if type(result) is bytes:
+        return decode(result)
     if type(result) is list:
         return [decode(each) for each in result]
-    return decode(result) if type(result) is bytes else result and result.decode()
+    return result.decode() if isinstance(result, OtherResult) else result
 
 
 # Everything below runs in the process.
@@ -277,7 +277,7 @@ class _WorkerHost:
     """The worker in this process."""
 
     def __init__(self) -> None:
-        self._worker: Any = None  # a ProcessorWorker
+        self._worker: ProcessorWorker | None = None
         self._drift, self._reported = DriftCount(), 0
 
     async def answer(self, message: LoadProcessor | ProcessBatch | CloseProcessor) -> WorkerAnswer:

@@ -1,15 +1,13 @@
-"""While processes compute, the next batch is read and their next parts are sent: both take time, and a core each."""
+"""While processes compute, the next batch is read: both take time, and a core each."""
 
 import time
 from pathlib import Path
 from typing import Any
 
 from conduit_connectors import memory
-from hosted_worker import Hosted, results_of
 
 import conduit_py
 from conduit_py import Destination, Pipeline, Processor, Record, Source, processor, sdk
-from conduit_py.batch import Batch, Span
 
 PATIENCE = 120.0
 
@@ -57,31 +55,3 @@ def test_a_quick_source_is_read_while_processes_have_the_batch_before(tmp_path: 
 
     assert outcome.status.value == "completed"
     assert [each.payload.after for each in into] == [{"n": n, "seen": True} for n in (1, 2, 3)]
-
-
-@processor
-def keep(fields: dict[str, Any]) -> dict[str, Any]:
-    return dict(fields)
-
-
-async def test_a_process_has_its_next_part_before_it_has_answered_for_this_one() -> None:
-    sent: list[Hosted] = []
-    most: dict[Hosted, int] = {}
-
-    class Watched(Hosted):
-        async def _ask(self, message: Any) -> Any:
-            sent.append(self)
-            most[self] = max(most.get(self, 0), sent.count(self))
-            try:
-                return await super()._ask(message)
-            finally:
-                sent.remove(self)
-
-    values = [{"n": n} for n in range(40)]
-    batch = Batch.of_payloads(Span("p", "s", 0, [b"%d" % n for n in range(40)]), values, range(40), None, dict)
-
-    results = await results_of(Processor("node", keep, workers=2, where="process"), batch, kind=Watched)
-
-    assert [each["n"] for each in results] == list(range(40))
-    # Not more: what is there waits for this process, though another may have nothing left to do.
-    assert list(most.values()) == [2, 2]

@@ -35,9 +35,7 @@ class Hosted(WorkerProcess):
     async def _ask(self, message: Any) -> WorkerAnswer:
         path, arguments = list(sys.path), list(sys.argv)
         crossed = TO_WORKER.decode(msgspec.msgpack.encode(message))
-        # One after the other, as a process takes them.
-        async with self._receiving:
-            answer = TO_POOL.decode(msgspec.msgpack.encode(await self.host.answer(crossed)))
+        answer = TO_POOL.decode(msgspec.msgpack.encode(await self.host.answer(crossed)))
         sys.path[:], sys.argv[:] = path, arguments
         if isinstance(message, CloseProcessor):
             self._process = None
@@ -47,12 +45,12 @@ class Hosted(WorkerProcess):
         return answer
 
 
-async def results_of(declared: Processor, *batches: Batch, kind: type[Hosted] = Hosted) -> list[Any]:
+async def results_of(declared: Processor, *batches: Batch) -> list[Any]:
     """What the pool of this processor makes of the batches; workers in processes are hosted here."""
     pool = WorkerPool("node", declared, Meter("node", "processor"), random.Random(1))
     errors: list[RunError] = []
     for each in pool._processes:
-        each.__class__ = kind
+        each.__class__ = Hosted
     try:
         await pool.open()
         return [result for batch in batches for result in await finish(pool.results(batch))]

@@ -38,13 +38,13 @@ class DoctorOptions:
 
 def run_checks(subject: DoctorOptions, *, as_json: bool) -> ExitCode:
     """Print every result. Exit code 3 if the machine must be fixed, 2 if only pipelines must, else 0."""
-    findings = list(_all_checks(subject))
+    results = list(_all_checks(subject))
     if as_json:
-        sound = all(finding.verdict != "fail" for finding in findings)
-        put_json({"ok": sound, "checks": [asdict(finding) for finding in findings]})
+        sound = all(result.verdict != "fail" for result in results)
+        put_json({"ok": sound, "checks": [asdict(result) for result in results]})
     else:
-        _print_results(findings)
-    failed = {finding.check for finding in findings if finding.verdict == "fail"}
+        _print_results(results)
+    failed = {result.check for result in results if result.verdict == "fail"}
     if not failed:
         return ExitCode.OK
     return ExitCode.INVALID if failed == {"pipelines"} else ExitCode.ENVIRONMENT
@@ -58,17 +58,17 @@ def _all_checks(subject: DoctorOptions) -> Iterator[CheckResult]:
     yield from check_pipelines(subject.pipelines)
 
 
-def _print_results(findings: list[CheckResult]) -> None:
+def _print_results(results: list[CheckResult]) -> None:
     console = Console()
-    width = max(len(finding.check) for finding in findings)
+    width = max(len(result.check) for result in results)
     for verdict in ("ok", "warn", "fail"):
-        for finding in findings:
-            if finding.verdict == verdict:
-                line = Text.assemble((f"{verdict:4}", STYLES[verdict]), f"  {finding.check:{width}}  {finding.message}")
+        for result in results:
+            if result.verdict == verdict:
+                line = Text.assemble((f"{verdict:4}", STYLES[verdict]), f"  {result.check:{width}}  {result.message}")
                 console.print(line)
-                if finding.fix:
-                    console.print(Text(f"      {'':{width}}  {finding.fix}", "green"))
-    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in STYLES}
+                if result.fix:
+                    console.print(Text(f"      {'':{width}}  {result.fix}", "green"))
+    counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in STYLES}
     console.print(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} to fix")
 
 

@@ -180,15 +180,15 @@ class QueueSource(SharedSource[OptionsT]):
         deliveries: Sequence[QueueDelivery] = await self._call(receive)
         received = _Received()
         for delivery in deliveries:
-            finding = parse_body(delivery, self.settings.messages)
-            if isinstance(finding, Discard):
+            parsed = parse_body(delivery, self.settings.messages)
+            if isinstance(parsed, Discard):
                 received.done.append(delivery)
-            elif isinstance(finding, Announcement):
-                self._sort(delivery, finding.partitions, received)
+            elif isinstance(parsed, Announcement):
+                self._sort(delivery, parsed.partitions, received)
             else:
                 # Not acked: the queue counts its deliveries, and moves it to its own dead-letter queue.
                 self.queue_counts.unreadable += 1
-                log.error("message %s cannot be used: %s", delivery.id, finding.reason)
+                log.error("message %s cannot be used: %s", delivery.id, parsed.reason)
         if received.fresh:
             await self._track(received, asked_at + terms.receive_seconds)
         # After the new ones are tracked: a second message about the same work may be in the same batch.

@@ -110,7 +110,7 @@ class ReadAhead:
         try:
             with self._scope:
                 await self._read_all()
-        except Exception as error:  # a border: `take` raises it
+        except Exception as error:  # plugin boundary: `take` raises it
             self._error = error
         finally:
             self._ended.set()

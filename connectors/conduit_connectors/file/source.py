@@ -167,10 +167,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
             self._many = read_many_files(self.options, self.payload_type)
             self._many.start_part(part)
             return
-        handle = (stretch := msgspec.msgpack.decode(part, type=FilePart)).open()
-        self._start(handle, stretch.start)
-        stretch.check(handle)
-        self._end = stretch.end
+        handle = (found := msgspec.msgpack.decode(part, type=FilePart)).open()
+        self._start(handle, found.start)
+        found.check(handle)
+        self._end = found.end
 
     def lag(self) -> Lag | None:
         """Return the bytes not read yet, of the open file and of the one at the path if that is another."""

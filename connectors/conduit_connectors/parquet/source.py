@@ -72,7 +72,7 @@ class RowPosition(NamedTuple):
         return cls(found[1].decode(), int(found[2]), int(found[3]), os.fsdecode(found[4]))
 
 
-class RowStretch(msgspec.Struct, frozen=True, array_like=True):
+class RowRange(msgspec.Struct, frozen=True, array_like=True):
     """Rows of a file: those after `start`, up to `end`, or to the end of the file if there is none."""
 
     path: str
@@ -105,9 +105,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
     _reader: ParquetReader | None = None
     _parts: Iterator[ParquetPart] | None = None
     _part: ParquetPart | None = None
-    _files: Iterator[RowStretch]
-    _stretches: Iterator[tuple[RowStretch, int]] | None = None
-    _next_stretch: tuple[RowStretch, int] | None = None
+    _files: Iterator[RowRange]
+    _ranges: Iterator[tuple[RowRange, int]] | None = None
+    _next_range: tuple[RowRange, int] | None = None
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
@@ -133,7 +133,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         last = RowPosition.parse(position)
         self._files = map(_whole, [path for path in files if path > last.path])
         if last.row < last.rows:
-            rest = RowStretch(last.path, last.mark, last.row, None)
+            rest = RowRange(last.path, last.mark, last.row, None)
             self._check_unchanged(rest)
             self._files = chain([rest], self._files)
 
@@ -143,35 +143,35 @@ class Source(sdk.SplittableSource[SourceOptions]):
                 self._part = self._next_part()
             if self._part is not None:
                 return self._take(self._part, n)
-            stretch = next(self._files, None)
-            if stretch is None:
+            rows = next(self._files, None)
+            if rows is None:
                 raise EndOfSource
-            self._open_file(stretch)
+            self._open_file(rows)
 
     def split(self, size: int) -> bytes:
-        """Return stretches of about so many bytes: several small files, or some row groups of a large one."""
-        if self._stretches is None:
-            self._stretches = self._cut_files(size)
-            self._next_stretch = next(self._stretches, None)
-        part: list[RowStretch] = []
+        """Return ranges of about so many bytes: several small files, or some row groups of a large one."""
+        if self._ranges is None:
+            self._ranges = self._cut_files(size)
+            self._next_range = next(self._ranges, None)
+        part: list[RowRange] = []
         total = 0
-        while self._next_stretch is not None and (not part or total + self._next_stretch[1] <= size):
-            stretch, more = self._next_stretch
+        while self._next_range is not None and (not part or total + self._next_range[1] <= size):
+            rows, more = self._next_range
             total += more
-            if part and part[-1].path == stretch.path:
-                stretch = msgspec.structs.replace(part.pop(), end=stretch.end)
-            part.append(stretch)
-            self._next_stretch = next(self._stretches, None)
+            if part and part[-1].path == rows.path:
+                rows = msgspec.structs.replace(part.pop(), end=rows.end)
+            part.append(rows)
+            self._next_range = next(self._ranges, None)
         if not part:
             raise EndOfSource
         return msgspec.msgpack.encode(part)
 
     def open_part(self, part: bytes) -> None:
         self._reader = self._make_reader()
-        self._files = iter(msgspec.msgpack.decode(part, type=list[RowStretch]))
+        self._files = iter(msgspec.msgpack.decode(part, type=list[RowRange]))
 
-    def _cut_files(self, size: int) -> Iterator[tuple[RowStretch, int]]:
-        """Return stretches with their sizes, in order: a row group each in files that are larger than `size`."""
+    def _cut_files(self, size: int) -> Iterator[tuple[RowRange, int]]:
+        """Return ranges with their sizes, in order: a row group each in files that are larger than `size`."""
         assert self._reader is not None
         for whole in self._files:
             with self._open_bytes(whole) as file:
@@ -185,10 +185,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
             for group, share in zip(groups[:-1], shares, strict=False):
                 end = start + group.rows
                 if end > whole.start:
-                    yield RowStretch(whole.path, whole.mark, max(start, whole.start), end), share
+                    yield RowRange(whole.path, whole.mark, max(start, whole.start), end), share
                 start = end
             # Without an end: what a file says of its rows may be wrong, and all of them are read on one machine.
-            yield RowStretch(whole.path, whole.mark, max(start, whole.start), None), shares[-1]
+            yield RowRange(whole.path, whole.mark, max(start, whole.start), None), shares[-1]
 
     def _make_reader(self) -> ParquetReader:
         options = self.options
@@ -208,31 +208,31 @@ class Source(sdk.SplittableSource[SourceOptions]):
             self._reader.close()
             self._reader = None
 
-    def _open_file(self, stretch: RowStretch) -> None:
+    def _open_file(self, rows: RowRange) -> None:
         assert self._reader is not None
-        file = self._open_bytes(stretch)
-        self._path, self._mark = stretch.path, _mark(file)
+        file = self._open_bytes(rows)
+        self._path, self._mark = rows.path, _mark(file)
         columns = self.options.columns
         # At most one row: only a row that comes alone is checked for its size.
         request: dict[str, Any] = {"columns": columns, "piece_bytes": min(_PIECE_BYTES, self.options.row_size_max)}
-        request |= {} if stretch.end is None else {"end": stretch.end}
-        self._parts = self._reader.read_parts(stretch.start, file=file, **request)
+        request |= {} if rows.end is None else {"end": rows.end}
+        self._parts = self._reader.read_parts(rows.start, file=file, **request)
 
-    def _check_unchanged(self, stretch: RowStretch) -> None:
-        self._open_bytes(stretch).close()
+    def _check_unchanged(self, rows: RowRange) -> None:
+        self._open_bytes(rows).close()
 
-    def _open_bytes(self, stretch: RowStretch) -> BinaryIO:
-        """Open the file of a stretch. Raises FatalError if it is not the one that the stretch is of."""
-        path = stretch.path
+    def _open_bytes(self, rows: RowRange) -> BinaryIO:
+        """Open the file that has these rows. Raises FatalError if it is another by now."""
+        path = rows.path
         try:
             file = open(path, "rb")  # noqa: SIM115 - the caller closes it
         except OSError as error:
-            hint = "put it back: it was read in part" if stretch.start else "check the path and its permissions"
+            hint = "put it back: it was read in part" if rows.start else "check the path and its permissions"
             raise FatalError(f"cannot open {path}: {error.strerror}", suggestion=hint) from error
-        if stretch.mark and _mark(file) != stretch.mark:
+        if rows.mark and _mark(file) != rows.mark:
             file.close()
             raise FatalError(
-                f"{path} was replaced: it is not the file that was read up to row {stretch.start}",
+                f"{path} was replaced: it is not the file that was read up to row {rows.start}",
                 suggestion="put the old file back, or give the source a new id to read all files from their start",
             )
         return file
@@ -263,8 +263,8 @@ class Source(sdk.SplittableSource[SourceOptions]):
         return Positions(template, range(first, first + count), ascending=True)
 
 
-def _whole(path: str) -> RowStretch:
-    return RowStretch(path, "", 0, None)
+def _whole(path: str) -> RowRange:
+    return RowRange(path, "", 0, None)
 
 
 def _groups_of(reader: ParquetReader, file: BinaryIO) -> list[RowGroup]:

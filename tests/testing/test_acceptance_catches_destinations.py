@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -342,6 +342,20 @@ async def test_a_thread_of_somebody_else_that_comes_while_files_are_waited_for_i
         with pytest.raises(AssertionError, match="3 open files are left behind"):
             await leaves_nothing_behind(live)
         over.set()
+
+
+async def test_files_that_somebody_else_opens_once_are_not_counted() -> None:
+    lives: list[object] = []
+    with ExitStack() as others:
+
+        async def live(alive: list[object]) -> None:
+            lives.append(alive)
+            if len(lives) == 3:
+                others.enter_context(open(__file__))  # noqa: ASYNC230
+
+        await leaves_nothing_behind(live)
+
+    assert len(lives) == 1 + 3 + 3
 
 
 class NeverReturns(Good):

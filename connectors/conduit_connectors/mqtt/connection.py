@@ -132,6 +132,8 @@ class MqttConnection:
     def close(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        # The library closes its own pair of sockets when nobody refers to the client any more: not after a collection.
+        self.client.on_connect = self.client.on_disconnect = None
 
     def fail(self, what: str, code: int) -> Exception:
         """The error for a reason that the broker gives."""

@@ -75,7 +75,7 @@ demo-page: install
 demo-spark: .venv/.ready-spark java
 	@$(BIN)/python examples/demo/on_spark.py
 
-# Its packages are installed anew whenever the lock file changes.
+# Its packages are installed again whenever the lock file changes.
 page: web/node_modules/.package-lock.json
 	@cd web && node build.mjs
 

@@ -1,8 +1,8 @@
 """Ours beside a loop by hand, in one process: how often each is run, what is timed, and how ratios are printed.
 
 A ratio is the loop's time by ours, within one round: above 1 we are faster. Each round runs the loop twice, and the
-control is the ratio of both: what it is off from 1 is noise. CPU time is that of this process, with all its threads and
-the processes that it started and waited for, such as the one that decodes Parquet.
+control is the ratio of both: what it is off from 1 is noise. CPU time is that of this process and its threads. It
+includes the processes that it waited for, such as the decoder of Parquet.
 """
 
 import resource

@@ -1,8 +1,8 @@
 """`make bench-fleet`: many pipelines in one server under a steady load: does memory stay flat, does the API answer?
 
-A real `conduit-py serve` runs as many pipelines as asked for, each at a steady rate, while a page is open
-(the live stream), Prometheus scrapes, and two addresses of the API are timed. At the end SIGTERM must
-drain everything: every record that was made is in the output once.
+A real `conduit-py serve` runs as many pipelines as asked for, each at a steady rate. Meanwhile a page is open (the live
+stream), Prometheus scrapes, and two addresses of the API are timed. At the end SIGTERM must drain everything: every
+record that was made is in the output once.
 
 With `--processes N --compare ROUNDS` one process and N take turns. At a rate that one process cannot hold, the ratio of
 their records is what N give. The ratio of CPU for a record says what they could give, also on a busy machine.

@@ -1,10 +1,10 @@
 """`python -m benchmarks.fleet_capacity`: how many records 200 pipelines of a server can do, in one process and in more.
 
-The rate of all sources is raised while the server runs, until records take longer from read to ack than a bound, or
-sources are not read as often as they ask. Then the step between is searched. So both ways are compared at the same
-latency, each at its own limit. At each step the CPU of the server, of its processes and of this program is shown: on a
-machine of two cores they share them. One process and several take turns; one process is measured twice in the first
-round, and the ratio of those two is the noise.
+The rate of all sources is raised while the server runs. It ends when records take longer from read to ack than a bound,
+or sources are read too seldom. Then the step between is searched. So both ways are compared at the same latency, each
+at its own limit. At each step the CPU of the server, of its processes and of this program is shown: on a machine of two
+cores they share them. One process and several take turns; one process is measured twice in the first round, and the
+ratio of those two is the noise.
 """
 
 import argparse

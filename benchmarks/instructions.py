@@ -27,7 +27,7 @@ FEW, MORE = 4096, 16_384
 SLOWNESS = 60
 """About how much longer a process takes under valgrind. Its clock goes as much slower, so it does the same work."""
 LEFT_OUT = ("conduit-py, Arrow table", "DuckDB", "polars")
-"""Valgrind knows not all of their instructions, or takes minutes for their start."""
+"""Valgrind does not support all of their instructions, or takes minutes for their start."""
 LIMITS: dict[tuple[str, str], float] = {
     ("W1m", "conduit-py, records"): 1.59,
     ("W1m", "conduit-py, dict"): 1.27,

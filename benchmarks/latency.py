@@ -1,8 +1,8 @@
 """`make bench-latency`: how long single records take from read to ack, idle and at steady rates.
 
 Idle: the next record is read some milliseconds after the last one was acked. At a rate, records are due at equal
-distances, and every read returns those that are due, so that none can hide behind a pipeline that is late. Beside the
-idle pipeline, commits of SQLite alone: what the disk takes of its time.
+distances, and every read returns those that are due. So none can hide behind a late pipeline. Beside the idle pipeline,
+commits of SQLite alone: what the disk takes of its time.
 """
 
 import argparse
@@ -179,7 +179,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
             for store in stores[:: -1 if number % 2 else 1]:
                 rounds[store].append(_measure_once(style, store, rate, arguments))
         rows += (done := [_summarise(style, store, rate, some) for store, some in rounds.items()])
-        # Whoever ends it early has what was measured until then.
+        # If it is ended early, what was measured until then is kept.
         print(table(done, about=False), file=sys.stderr, flush=True)
     return rows
 

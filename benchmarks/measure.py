@@ -90,7 +90,7 @@ def measure(work: str, name: str, records: int, folder: Path) -> Measurement:
 @contextmanager
 def own_copy(folder: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=folder) as own:
-        # Links: nobody changes its input, and bytes that are written anew would have to be synced.
+        # Links: nobody changes its input, and bytes that are written again would have to be synced.
         shutil.copytree(folder / "input", own, copy_function=os.link, dirs_exist_ok=True)
         yield Path(own)
 

@@ -6,10 +6,10 @@
 It starts a server of its own. What the figures mean: `benchmarks.against_loop`. The server's CPU is not counted.
 
 Rows of six columns were inserted, ten in a transaction. Both sides read them from a copy of one slot, by `psycopg.pq`
-and pgoutput. Both read the columns of a table from its Relation message, handle inserts, updates and deletes, make a
-dict of exact Python values of each row, and have its operation, its table, and the number, place and time of its
-transaction. Both give rows to somebody who counts them: the loop a transaction at a time, ours a batch at a time. Both
-confirm what they have once a second: the loop's position is the slot's, ours is also in its store.
+and pgoutput. Both read the columns of a table from its Relation message, and handle inserts, updates and deletes. They
+make a dict of exact Python values of each row. Both have its operation, its table, and the number, place and time of
+its transaction. Both give rows to somebody who counts them: the loop a transaction at a time, ours a batch at a time.
+Both confirm what they have once a second: the loop's position is the slot's, ours is also in its store.
 """
 
 import argparse

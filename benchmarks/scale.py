@@ -6,8 +6,8 @@ the start and the end of a run. The driver is its Python and its Java. Bytes are
 
 Java compiles its own code for minutes, whatever it has to do, and a run of seconds cannot tell that from work. So each
 way first runs some hundred jobs of few records, which the driver has as much work with as with large ones. The threads
-that compile are counted apart. The speed is told twice, against the job of PySpark in the same round: "rate" is that of
-the records between few and many, "whole" is that of a whole run with many, from nothing to everything visible.
+that compile are counted apart. The speed is given twice, against the job of PySpark in the same round: "rate" is of the
+records between few and many, "whole" is that of a whole run with many, from nothing to everything visible.
 
 With `--processes` executors are plain processes, without Spark and Java: that is quick, and shows the driver's Python.
 """

@@ -129,7 +129,7 @@ def destination_lines(session: SparkSession, options: SparkOptions, folder: Path
 
 
 def write_directly(batches: Sequence[Sequence[Batch]], out: Path, options: SparkOptions) -> None:
-    """As the runtime calls it: batches are written, and beside that it is heard what became of them."""
+    """As the runtime calls it: batches are written, and beside that the fate of each is collected."""
     shutil.rmtree(out, ignore_errors=True)
     connector, answered = destination(out, options).fresh(), 0
     connector.open()

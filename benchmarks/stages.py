@@ -3,7 +3,7 @@
 Every batch is cut into stages: the read, each processor, each write, and what is between them. Of each stage the time
 is taken that one in twenty batches stays below, and these times are added up. A stage takes less than a millisecond, so
 some of them are never disturbed, where a whole run always is. Batches that go another way than most are left out, such
-as those that wait for a flush, and what comes seldom is in none of them: the start, commits, flushes.
+as those that wait for a flush. What comes seldom is in none of them: the start, commits, flushes.
 """
 
 import argparse

@@ -23,7 +23,7 @@ class Failure(msgspec.Struct, frozen=True):
     """File, line and function of the user's code that raised the error; None if no code of the user did."""
 
     def __post_init__(self) -> None:
-        # Before anything stores, cuts or summarises the reason: after a rotation, nobody knows the old password.
+        # Before anything stores, cuts or summarises the reason: after a rotation, the old password cannot be masked.
         msgspec.structs.force_setattr(self, "error", redact(self.error))
         if self.location is not None:
             msgspec.structs.force_setattr(self, "location", redact(self.location))

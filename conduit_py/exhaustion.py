@@ -1,6 +1,6 @@
 """Exhaustion: recognises that the process ran out of memory, file descriptors or threads. That passes by itself.
 
-It is no property of a record or of a definition, whoever meets it first: a processor, a connector, the state store.
+It is no property of a record or of a definition, even if a processor, a connector or the state store runs into it.
 Only where tasks would wait for ever for a thread that had no memory does it end the process.
 """
 

@@ -153,7 +153,7 @@ class Payloads(Sequence[Record]):
     """The records of one read, as columns. `read` may return it in place of a list of records.
 
     A record is made when somebody asks for it, which most pipelines never do. `kind` is the type of all payloads, if
-    the source knows it: dict, bytes, or the type that `payload_type` asked for.
+    the source has it: dict, bytes, or the type that `payload_type` asked for.
     """
 
     payloads: list[Any] | TableRows

@@ -1,4 +1,4 @@
-"""Redaction: the secrets that this process knows, and how they are masked in any text before it leaves.
+"""Redaction: the secrets that this process has read, and how they are masked in any text before it leaves.
 
 A text is redacted before it is stored, cut or summarised: a part of a password is not recognised, but tells much of it.
 The second half has the forms in which a secret may appear: lines of it, the password of a URL, and their encodings.

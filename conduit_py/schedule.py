@@ -20,8 +20,8 @@ LOOK_SECONDS = 60.0
 class Schedule:
     """A cron expression of five fields, or of six with seconds first, in a time zone.
 
-    A time that a change to summer time skips comes right after the change, and one that the change back repeats comes
-    once, as with cron on Debian. Expressions with `*` in minutes or hours follow the clock through both.
+    A time that a change to summer time skips comes right after the change. One that the change back repeats comes once,
+    as with cron on Debian. Expressions with `*` in minutes or hours follow the clock through both.
     """
 
     expression: str

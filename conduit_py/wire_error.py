@@ -1,7 +1,7 @@
 """The wire form of an error: how an error leaves a process, and how it becomes an error again in another.
 
-The HTTP API and its client, `--json` of the commands, the saved status of a pipeline, Spark's executors and the link
-to a child process all use it. No text in it can fail to be encoded or has a secret in it.
+The HTTP API and its client, `--json` of the commands, a saved status, Spark's executors and the link to a child process
+all use it. No text in it can fail to be encoded or has a secret in it.
 """
 
 import traceback

@@ -30,7 +30,7 @@ settings.register_profile(
 )
 settings.load_profile("conduit_py")
 
-# Whoever is started in the background has Ctrl-C ignored, and so have all the commands that tests start and interrupt.
+# A process that is started in the background ignores Ctrl-C, and so do all the commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

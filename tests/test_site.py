@@ -23,7 +23,7 @@ LOADED = re.compile(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built by `make docs`, which installs what it needs where that is missing, and nothing else anew."""
+    """Built by `make docs`, which installs what it needs where that is missing, and nothing else."""
     folder = tmp_path_factory.mktemp("site")
     env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     command = ["make", "--old-file=.venv/.ready", "docs", f"SITE={folder}"]

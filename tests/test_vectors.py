@@ -77,7 +77,7 @@ def test_a_vector_is_named_by_a_test_that_shows_it() -> None:
 
 
 def _is_named(row: Row) -> bool:
-    """In the name of a test, be it with others (`test_gz_t2_t3_…`), or among the cases in its file."""
+    """In the name of a test, also with others (`test_gz_t2_t3_…`), or among the cases in its file."""
     family, number = row.vector.lower().split("-")
     by_name = any({family, number} <= set(name.lower().split("_")) for _, name in row.tests)
     return by_name or any(f'"{row.vector}"' in (ROOT / path).read_text() for path, _ in row.tests)

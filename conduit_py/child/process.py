@@ -98,7 +98,7 @@ class ChildRun:
         if (known := self._taps.get(message.number)) is None:
             return
         _, tap, point = known
-        # As TapPoint does it in this process: a tap knows what it lost, and so does the metric of the node.
+        # As TapPoint does it in this process: a tap counts what it lost, and so does the metric of the node.
         given = [tap.give(msgspec.json.decode(each, type=Sample)) for each in message.samples]
         tap.dropped += message.dropped
         point.dropped += message.dropped + given.count(False)

@@ -139,7 +139,7 @@ class Host:
     async def _run_pipeline(self, begin: StartRun, scope: trio.CancelScope) -> None:
         ended = await self._run_to_end(begin)
         if self._flush is not None:
-            # Before the server is told: it may end this process at once.
+            # Before the server gets the message: it may end this process at once.
             with trio.move_on_after(FLUSH_SECONDS):
                 await trio.to_thread.run_sync(self._flush, abandon_on_cancel=True)
         # First, so that no report follows the end.

@@ -82,7 +82,7 @@ class ChildStore(Store):
     async def _save(self, rows: list[StoredEntry]) -> None:
         if self._closed:
             raise StateFailed("the state store is closed")
-        # Else it may be sent before its task learns that it was cancelled.
+        # Else it may be sent before its task is cancelled.
         await trio.lowlevel.checkpoint_if_cancelled()
         save = _Save(rows)
         self._saves.append(save)

@@ -1,9 +1,8 @@
 """ChildSupervisor: the server's side of a pipeline that runs in another process.
 
 C1. Only the server keeps state. A change is durable on the server before the child's call returns.
-C2. A pipeline runs in one process at most: its next run starts after the last one has ended, or its process with
-    everything that it started, and after all calls of the store are done. From then on nothing of it can change the
-    state.
+C2. A pipeline runs in one process at most: its next run starts after the last one, or its process with all that it
+    started, has ended. All calls of the store are done then. From then on nothing of it can change the state.
 C3. No child outlives its server.
 C4. A lost child is a transient error: recovery starts the pipeline again.
 """

@@ -18,7 +18,7 @@ from conduit_py import __version__
 from conduit_py.sdk.registry import list_plugins
 
 DISTRIBUTION = "conduit-dataflow"
-"""The name under which pip knows conduit-py."""
+"""The name of conduit-py for pip."""
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 
 

@@ -103,8 +103,8 @@ def ago(seconds: float) -> str:
 
 def prepare_streams() -> None:
     """Make sure that all three standard streams exist, and that none fails on a character it cannot encode."""
-    # A closed stream leaves its number free. The next file to be opened, the state database say, would get the number,
-    # and a connector that writes to stdout would write into that file. What takes its place here fails when it is
+    # A closed stream leaves its number free. The next file to be opened, such as the state database, would get the
+    # number. A connector that writes to stdout would write into that file. What takes its place here fails when it is
     # read or written, like a closed stream, so no record is lost in it.
     for descriptor, useless in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
@@ -215,8 +215,8 @@ def _clock(record: logging.LogRecord) -> str:
 
 
 # Text that a terminal or a log shows as it is. Records, clients and other programs decide what errors quote: an escape
-# sequence could clear a terminal, a control of text direction show a name backwards, a line break write a line that
-# looks like ours.
+# sequence could clear a terminal, a control of text direction could show a name backwards. A line break could write a
+# line that looks like ours.
 
 
 def printable(text: str) -> str:

@@ -1,9 +1,9 @@
 """translate: the settings of a Conduit plugin, which are all text, as options of ours.
 
-First the settings that Conduit's SDK adds to every plugin (`sdk.…`), then what differs between Conduit's plugins and
-ours, then the settings that are options of ours by name. A setting of the SDK that would change the data is a problem.
-One that concerns only how Conduit works inside applies where it has a meaning here, and is a warning elsewhere, unless
-it has its default value.
+The first settings are those that Conduit's SDK adds to every plugin (`sdk.…`). Then comes what differs between
+Conduit's plugins and ours. Last are the settings that are options of ours by name. A setting of the SDK that would
+change the data is a problem. One that concerns only the inside of Conduit applies where it has a meaning here.
+Elsewhere it is a warning, unless it has its default value.
 """
 
 from collections.abc import Callable, Mapping, Sequence

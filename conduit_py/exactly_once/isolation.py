@@ -21,10 +21,9 @@ _NOT_ABOUT_A_RECORD = (Fenced, StopTimedOut, DeadLetterFailed, CannotDefer)
 class Isolation:
     """Decides how the next run of an exactly-once pipeline begins after a failed run.
 
-    A transaction that failed in a processor or destination is repeated at once, in transactions of a sixteenth of
-    its records, and so on down to one record. Everything before the failing record is then committed, and the
-    last error is about that record alone: it is dead-lettered, or the error names it. A transient error is about
-    no record.
+    A transaction that failed in a processor or destination is repeated at once, in transactions of a sixteenth of its
+    records. That goes on down to one record. Everything before the failing record is then committed, and the last error
+    is about that record alone: it is dead-lettered, or the error names it. A transient error is about no record.
     """
 
     def __init__(self) -> None:

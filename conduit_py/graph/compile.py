@@ -281,7 +281,7 @@ def _double_paths(draft: _Draft) -> Iterator[Problem]:
 
 
 def _stray_ticks(draft: _Draft) -> Iterator[Problem]:
-    """A processor that knows nothing of a clock may refuse its ticks, and then windows behind it never fire."""
+    """A processor not written for a clock may refuse its ticks, and then windows behind it never fire."""
     for source in draft.pipeline.sources:
         if source.connector is None or not source.connector.follows_others:
             continue

@@ -82,7 +82,7 @@ def _exactly_once(graph: Graph, at: Node, writing: sdk.DestinationConnector[Any]
     if at.id == committing_destination(graph):
         return f"{at.id} commits records and progress in one transaction of its own"
     if graph.pipeline.spark is not None and isinstance(writing, ManyWriterDestination):
-        what = f"{at.id} shows what was staged for a transaction, whoever staged it, once it is committed"
+        what = f"{at.id} shows what was staged for a transaction, by any process, once it is committed"
         return f"{what}, in the order of each source"
     return f"{at.id} stages records and applies them once the transaction is committed"
 

@@ -57,7 +57,7 @@ class AuditFinding(NamedTuple):
     segment: int
     """Where the segment begins that it is found in."""
     messages: int | None = None
-    """How many messages are lost there; None if that cannot be told."""
+    """How many messages are lost there; None if that is unknown."""
 
 
 class SegmentReport(NamedTuple):

@@ -1,9 +1,9 @@
 """Frame: what one append put into a journal; and the bytes of frames and segment headers on the disk.
 
-Every frame has a header of 64 bytes with a checksum of its own, so that its size is known even when its content is
-damaged. The header has the frame's offset, so that bytes of another place or time are not mistaken for it. The
-checksum is CRC-32 from zlib: it finds every burst of up to 32 bits and all but one in four billion of other
-damages, costs less than copying the bytes, and needs no further package.
+Every frame has a header of 64 bytes with a checksum of its own. So its size is known even when its content is damaged.
+The header has the frame's offset, so that bytes of another place or time are not mistaken for it. The checksum is
+CRC-32 from zlib: it finds every burst of up to 32 bits and all but one in four billion of other damages. It costs less
+than copying the bytes, and needs no further package.
 
 The body of a message is a record without its position, which is the journal's own.
 """

@@ -87,8 +87,8 @@ class _Producer:
 class Sequencer:
     """Reads one journal. `offset` is up to where it has been read: a run counts when it is drained.
 
-    Invariant I9: while a run is drained, `last_ack` and `begin` follow slice by slice, so a checkpoint taken
-    inside it resumes at the first slice after which `step` had not been called again.
+    Invariant I9: while a run is drained, `last_ack` and `begin` follow slice by slice. So a checkpoint inside it
+    resumes at the first slice after which `step` was not called again.
     """
 
     def __init__(

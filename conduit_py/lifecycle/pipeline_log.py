@@ -109,7 +109,7 @@ class PipelineLog:
         if error is None:
             self._log(logging.INFO, state.status, text, **facts)
         else:
-            # Nothing waits for this pipeline any more: whoever stopped it should see what was wrong with it.
+            # Nothing waits for this pipeline any more: the user who stopped it should see what was wrong with it.
             self._log(logging.WARNING, state.status, f"{text}; last error: {_text(error)}", **_facts(error), **facts)
 
     def log_left_alone(self, state: PipelineState) -> None:

@@ -133,8 +133,8 @@ class WorkItem:
 class WorkInProgress:
     """Work items by name. At most one is being read; any number may wait for their commit.
 
-    It keeps the names of the latest `completed_max` completed items, so that a message that is delivered again can
-    be acked without a call of the store.
+    The names of the latest `completed_max` completed items are kept. A message that is delivered again can be acked
+    without a call of the store.
     """
 
     def __init__(self, completed_max: int = 100_000) -> None:

@@ -222,7 +222,7 @@ class PreparingDestination(DestinationConnector[OptionsT]):
     """Lets executors of Spark prepare the bytes to write, so that the driver has little left to do.
 
     On one machine it is a plain destination. On Spark each task calls `prepare` of its own instance, which is never
-    opened and uses nothing outside its process, and sends the result of `prepared` to the driver. The driver calls
+    opened and uses nothing outside its process. It sends the result of `prepared` to the driver. The driver calls
     `take` in place of `write`, in the order of the records. What `take` writes is flushed, staged, committed and
     applied as after `write`. Dead letters that are replayed still arrive through `write`, one by one.
     """
@@ -281,11 +281,11 @@ class StageCleared(msgspec.Struct, frozen=True):
 class ManyWriterDestination(PreparingDestination[OptionsT], StagedDestination[OptionsT]):
     """Lets tasks of Spark stage what they prepare, at a place that all of them reach: no record passes the driver.
 
-    On one machine it is a staged destination. On Spark each task calls `open_part` of its own instance, `prepare`, and
-    `prepared`, which makes the part durable where no reader sees it and returns its manifest: some hundred bytes,
+    On one machine it is a staged destination. On Spark each task calls `open_part` of its own instance, then `prepare`,
+    then `prepared`. That makes the part durable where no reader sees it, and returns its manifest: some hundred bytes,
     however many records there are. The driver calls `take` with the manifests of parts, in order, in place of `write`.
-    In an exactly-once pipeline `stage` then returns an intent that names them, and `apply` makes them visible; in
-    any other `flush` does.
+    In an exactly-once pipeline `stage` then returns an intent that names them, and `apply` makes them visible; in any
+    other `flush` does.
 
     Spark may run a part several times, and a task may outlive its run. So each `open_part` must stage under names of
     its own, and only what a manifest names that the driver has taken may ever become visible.
@@ -318,8 +318,8 @@ class ManyWriterDestination(PreparingDestination[OptionsT], StagedDestination[Op
     def clear_staged(self, age_seconds: float, owner: str | None) -> Awaitable[StageCleared] | StageCleared:
         """Remove what was staged at this place and no commit can name any more; create nothing.
 
-        That is what a run without an owner has staged at least so long ago, and what any owner has staged under a
-        fence below its newest one there. With an `owner` also all that it has staged at least so long ago: a pipeline
+        That is what a run without an owner has staged at least so long ago. It is also what any owner has staged under
+        a fence below its newest one there. With an `owner` also all that it has staged at least so long ago: a pipeline
         that is gone, whose last commit nobody will apply. Called on an instance that is not opened, for a command.
         """
 

@@ -319,14 +319,14 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
     raises (nack). By the type of its first parameter it may take the payload instead, and return payloads: a
     dict, bytes, a TypedDict, a msgspec Struct, a dataclass or a pydantic model. A record that does not fit the type
     is refused, also if it has a field that the type does not have. Further parameters by name are `metadata` and, in
-    an exactly-once pipeline, `state: State`. With `batch=True` it takes a batch, or a list of payloads, and returns
-    one such result per record, where an exception in place of a result nacks that record alone. With `arrow=True` it
-    takes a `pyarrow.Table`, which has the fields of payload.after as columns (those of a schema with
-    `arrow=schema`), and returns it changed, or a boolean array of the rows to keep, or `Rows`; with `batch=True` too
-    the batch is its second argument. With `state=True`, in an exactly-once pipeline, it is given a `State` as its last
-    argument; `state_keys` is that of `Processor`. With `defers=True` too it may raise `Defer`, to have a record in the
-    next transaction. It may be async, on trio: a library for asyncio does not work there, one for anyio such as httpx2
-    does. With `asyncio=True` an async function runs on an event loop of asyncio, which all such processors share.
+    an exactly-once pipeline, `state: State`. With `batch=True` it takes a batch, or a list of payloads, and returns one
+    such result per record. An exception in place of a result nacks that record alone. With `arrow=True` it takes a
+    `pyarrow.Table`, which has the fields of payload.after as columns (those of a schema with `arrow=schema`). It
+    returns the table changed, or a boolean array of the rows to keep, or `Rows`; with `batch=True` too the batch is its
+    second argument. With `state=True`, in an exactly-once pipeline, it is given a `State` as its last argument;
+    `state_keys` is that of `Processor`. With `defers=True` too it may raise `Defer`, to have a record in the next
+    transaction. It may be async, on trio: a library for asyncio does not work there, one for anyio such as httpx2 does.
+    With `asyncio=True` an async function runs on an event loop of asyncio, which all such processors share.
     """
     if function is None:
         return lambda wrapped: FunctionProcessor(wrapped, **settings)
@@ -340,8 +340,8 @@ class Rows:
     """The result of an Arrow processor that filters or refuses rows. Row i is always the record of row i.
 
     `table` has all the rows with their changes; without it the records do not change. `keep`, a boolean array,
-    filters the rows for which it is not true. `refuse`, an array of texts, refuses the rows that have a text, with
-    the text as the reason, whether `keep` is true for them or not.
+    filters the rows for which it is not true. `refuse`, an array of texts, refuses the rows that have a text, with it
+    as the reason, also where `keep` is true.
     """
 
     table: "pa.Table | pa.RecordBatch | None" = None

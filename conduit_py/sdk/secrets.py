@@ -112,7 +112,7 @@ class SecretReader:
         return found
 
     def fetch(self, reference: str) -> str:
-        """Read the secret anew."""
+        """Read the secret again."""
         prefix, _, rest = reference.partition(":")
         if prefix == "env":
             return self._from_environment(rest)

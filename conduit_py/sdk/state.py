@@ -26,14 +26,14 @@ class StateChanges(NamedTuple):
 class State:
     """A mapping from text to plain values that belongs to one processor and commits with the transaction.
 
-    What is put, deleted, recorded with `once` or published while a record is processed becomes durable
-    together with the position of that record, or not at all. A record that this processor refuses changes
-    nothing. Values are what records can have: numbers, text, bytes, decimals, dates, sets, lists and dicts. They come
-    back as they were, but a tuple as a list; a later change of the object does not change the state.
+    What is put, deleted, recorded with `once` or published while a record is processed becomes durable with its
+    position, or not at all. A record that this processor refuses changes nothing. Values are what records can have:
+    numbers, text, bytes, decimals, dates, sets, lists and dicts. They come back as they were, but a tuple as a list; a
+    later change of the object does not change the state.
 
-    Of a state larger than `state_cache_bytes` of its processor, the keys used last are in memory, and the others are
-    read from the store when they are asked for. An async processor cannot wait for them: it names them in `state_keys`,
-    or its state is whole in memory.
+    Of a state larger than `state_cache_bytes` of its processor, the keys used last are in memory. The others are read
+    from the store on request. An async processor cannot wait for them: it names them in `state_keys`, or its state is
+    whole in memory.
 
     `State()` works without a pipeline, to test a processor.
     """

@@ -54,8 +54,8 @@ class StoredValues(Protocol):
 class EvictedKeys:
     """Counts the keys that are not in memory, reads them again, and evicts others.
 
-    A key that the running transaction or the one that is being committed has changed is never evicted, and what they
-    changed always counts before what the store has. So it does not matter when the store commits.
+    A key that the running transaction, or the one that is being committed, has changed is never evicted. Those changes
+    count before what the store has. So it does not matter when the store commits.
     """
 
     def __init__(

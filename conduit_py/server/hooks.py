@@ -1,6 +1,6 @@
 """Hooks: `/hooks/PIPELINE/SOURCE` passes requests to sources that take them.
 
-No token is needed: whoever sends records to a source has a signature that the source checks, not a role here.
+No token is needed: a sender of records has a signature that the source checks, not a role here.
 """
 
 import logging

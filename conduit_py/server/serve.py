@@ -102,7 +102,7 @@ async def serve_api(
 
 
 class _Api(FastAPI):
-    """Describes the tokens too. They are checked before the framework sees a request, so it knows nothing of them."""
+    """Describes the tokens too. They are checked before the framework gets a request, so it cannot describe them."""
 
     def __init__(self, policy: Policy, **options: Any) -> None:
         self._policy = policy

@@ -102,7 +102,7 @@ class PipelinesView(ApiModel):
 
 
 class LagView(ApiModel):
-    """How much a source has still to read, in the units that it knows."""
+    """How much a source has still to read, in the units that it counts in."""
 
     records: int | None
     bytes: int | None

@@ -149,8 +149,8 @@ class Store(ABC):
     async def reset_claim(self, owner: str) -> None:
         """Let an owner start from the beginning; its claims are fenced.
 
-        Its checkpoint, its state, the keys seen in its own scopes, named OWNER/…, and the positions of the
-        pipeline of that name are forgotten, in one transaction.
+        Its checkpoint, its state, the keys seen in its own scopes, named OWNER/…, and the positions of its pipeline are
+        forgotten, in one transaction.
         """
         await self.transact(lambda tables: tables.reset(owner))
 

@@ -134,7 +134,7 @@ class Tables(ABC):
     def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[ShardState]:
         """Put this token on those whose last change is at least that long ago, and return them as they are now.
 
-        Shards that are missing or done are left out. Whoever held one before fails at its next commit.
+        Shards that are missing or done are left out. A process that held one before fails at its next commit.
         """
 
     @abstractmethod
@@ -258,7 +258,7 @@ class Shards:
     async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float = 0) -> list[ShardState]:
         """Put this token on those whose last change is at least that long ago, and return them as they are now.
 
-        Shards that are missing or done are left out. Whoever held one before fails at its next commit.
+        Shards that are missing or done are left out. A process that held one before fails at its next commit.
         """
         return await self._access.transact(lambda tables: tables.acquire_shards(scope, names, token, idle_seconds))
 

@@ -1,8 +1,8 @@
 """CommitStrategy: decides when the progress of a run becomes durable; one strategy for each delivery guarantee.
 
-Nodes call the strategy at four moments: before records are sent (`admit`), before a batch is written
-(`before_write`), when the oldest records of a source are settled (`settle`), and when a source ends (`finish`).
-`CommitEach` is at-least-once and `CommitFirst` is at-most-once; `CommitTogether`, exactly-once, is in `exactly_once/`.
+Nodes call the strategy at four moments. `admit` comes before records are sent, and `before_write` before a batch is
+written. `settle` comes when the oldest records of a source are settled, and `finish` when a source ends. `CommitEach`
+is at-least-once and `CommitFirst` is at-most-once; `CommitTogether`, exactly-once, is in `exactly_once/`.
 """
 
 import logging
@@ -215,7 +215,7 @@ class CommitEach(CommitStrategy):
         light = sum(each.stop - each.start for each in ranges) <= LIGHT_MESSAGES_MAX
         # The pace measures the commit: the slower the store, the more messages each commit covers.
         with settler.pace.step(light=light):
-            # Where nobody is told of each position, only the last one is made.
+            # Where nothing follows each position, only the last one is made.
             await settler.commit([each.positions for each in (ranges if settler.tells_positions else ranges[-1:])])
 
     def finish(self, source: str) -> None:

@@ -315,7 +315,7 @@ class _SeldomCollected:
             self._runs += 1
             if self._runs == 1:
                 self._before = gc.get_threshold()
-                # 0 is off. Who has chosen more knows why.
+                # 0 is off. More is a choice of the user.
                 if 0 < self._before[0] < YOUNG_OBJECTS_MAX:
                     gc.set_threshold(YOUNG_OBJECTS_MAX, *self._before[1:])
 

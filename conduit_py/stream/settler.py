@@ -59,7 +59,7 @@ class Settler:
         self._meter = context.meter
         self.shard_tracker = shard_tracker
         self.tells_positions = self._has_ack or shard_tracker is not None
-        """True if the source or the tracker of its shards is told of every position, not only of the last one."""
+        """True if the source or the tracker of its shards takes every position, not only of the last one."""
         self.pace = Pace(SETTLE_SECONDS)
         self._history: HistoryRecorder
         self._finishing = False

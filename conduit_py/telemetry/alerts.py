@@ -1,4 +1,4 @@
-"""Alerts: what somebody should be told about, as rules for Prometheus."""
+"""Alerts: what an operator should look at, as rules for Prometheus."""
 
 import json
 from collections.abc import Callable

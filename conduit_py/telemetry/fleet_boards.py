@@ -83,7 +83,7 @@ FLEET = Board(
             lines(
                 "Acked",
                 "cps",
-                "Records per second whose source was told that they are settled.",
+                "Records per second whose source was notified that they are settled.",
                 (rate(metrics.ACKED, OF_PIPELINE, by="pipeline_name"), BY_PIPELINE),
             ),
             quantiles(

@@ -106,7 +106,7 @@ PIPELINE_STATUS = PIPELINE.gauge(
 )
 PIPELINE_DURATION = PIPELINE.histogram(
     "conduit_pipeline_execution_duration_seconds",
-    "From when a record was read until its source was told that it is settled, acked or dead-lettered. "
+    "From when a record was read until its source was notified that it is settled, acked or dead-lettered. "
     "The count is of records.",
     lambda sample: sample.settling,
     conduit=True,

@@ -77,10 +77,10 @@ def run_with_kills(
 ) -> CrashReport:
     """Run `command` until it exits with 0, killing it and starting it again up to `kills_max` times.
 
-    It is killed in turn at a random moment, within `delay_max_seconds` of its start, and at each of the
-    named `points` (see conduit_py.crash_point), early or late as the seed decides. After the last kill it
-    runs to its end. Any other exit code, and more than `seconds_max` in all, raise CrashTestFailed.
-    `popen` starts the process, and takes and returns what `subprocess.Popen` does.
+    It is killed at a random moment, within `delay_max_seconds` of its start. So it is at each of the named `points`
+    (see conduit_py.crash_point), early or late as the seed decides. After the last kill it runs to its end. Any other
+    exit code, and more than `seconds_max` in all, raise CrashTestFailed. `popen` starts the process, and takes and
+    returns what `subprocess.Popen` does.
     """
     rng = random.Random(seed)
     started = time.monotonic()

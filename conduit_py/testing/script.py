@@ -75,8 +75,8 @@ class OnFlush(ScriptStep, frozen=True):
 class OnAnswer(ScriptStep, frozen=True):
     """At a destination that answers later: the step happens to the answer for this record.
 
-    Delay makes it late and so out of order, Block keeps it back for ever, Fail crashes the answers,
-    AwaitFlush holds it until the next flush, RepeatAnswer and AnswerUnknown break the contract.
+    Delay makes it late and so out of order, Block keeps it back for ever. Fail crashes the answers, AwaitFlush holds it
+    until the next flush. RepeatAnswer and AnswerUnknown break the contract.
     """
 
     step: ScriptStep

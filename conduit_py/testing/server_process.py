@@ -54,8 +54,8 @@ class ServerProcess:
                 **_surroundings(libraries, user),
             )
 
-        # Where it can, the main thread itself: a fork in another one ends what belongs to the main thread in the copy,
-        # such as its connection to the Java of Spark, which the copy shares with this process.
+        # Where it can, the main thread itself: a fork in another one ends what belongs to the main thread in the copy.
+        # The copy shares some of that with this process, such as a connection to Spark's Java.
         in_main = threading.current_thread() is threading.main_thread()
         process = self._process = start() if in_main else _starter().submit(start).result()
         deadline = time.monotonic() + START_SECONDS

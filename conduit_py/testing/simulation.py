@@ -39,8 +39,8 @@ class SimulationStuck(AssertionError):
 def simulate(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0, seconds: float = 3600.0) -> T:
     """Run `main(*args)` under this seed, from the virtual time 0, and return its result.
 
-    Code that has not ended after `seconds` of virtual time raises SimulationStuck, so a deadlock is
-    a failure at once and not a test that hangs. Every error carries the seed as a note.
+    Code that has not ended after `seconds` of virtual time raises SimulationStuck. So a deadlock fails at once, and no
+    test hangs. Every error carries the seed as a note.
     """
     with use_seed(seed):
         try:

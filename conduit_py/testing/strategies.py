@@ -57,7 +57,7 @@ def python_values() -> st.SearchStrategy[Any]:
 
 @cache
 def structured_data(values: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Structured]:
-    """Structured data with fields of these values; JSON values unless told otherwise."""
+    """Structured data with fields of these values; JSON values by default."""
     return st.dictionaries(_text, json_values() if values is None else values, max_size=5)
 
 
@@ -91,7 +91,7 @@ def batches(
 ) -> Batch:
     """Batches as they arrive in the middle of a pipeline: parts of a span, some of them split into pieces.
 
-    They hold small records unless told otherwise: it is their shape that finds mistakes.
+    They hold small records by default: it is their shape that finds mistakes.
     """
     taken = draw(st.lists(positions(), min_size=1, max_size=size_max, unique=True))
     span = Span("pipeline", source, draw(st.integers(0, 10**6)), taken)

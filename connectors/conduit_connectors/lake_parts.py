@@ -1,7 +1,7 @@
 """Files of a lake's table that tasks of Spark stage: how a task writes them, and how the driver takes and clears them.
 
-They wait in hidden folders of the table, as the parts of a dataset do (decision 59), and get their places in the table
-when the driver applies the commit that names them.
+They wait in hidden folders of the table, as the parts of a dataset do (decision 59). They get their places when the
+driver applies the commit that names them.
 """
 
 import time
@@ -134,7 +134,7 @@ class LakeDestination(sdk.ManyWriterDestination[OptionsT]):
 
 
 class LakeGrant(msgspec.Struct, frozen=True, array_like=True):
-    """What a task needs to stage files of a table: the grant, and what the connector knows of the table."""
+    """What a task needs to stage files of a table: the grant, and what the connector has read of the table."""
 
     grant: Grant
     table: bytes

@@ -102,7 +102,7 @@ class LakeSource(sdk.SourceConnector[OptionsT]):
 
     @abstractmethod
     def changed_files(self, version: int) -> list[LakeFile]:
-        """Return the files that a version brought. Raises FatalError if it did more than can be told exactly."""
+        """Return the files that a version brought. Raises FatalError if it did more than can be read exactly."""
 
     @abstractmethod
     def read_file(self, version: int, file: LakeFile) -> Iterator[pa.Table]:
@@ -192,8 +192,8 @@ class LakeSource(sdk.SourceConnector[OptionsT]):
     def _records(self, table: pa.Table, positions: Positions, kind: ChangeKind) -> Reading:
         """Return the rows as records with a key and an operation. What a row was before its update is no record."""
         types = table.column(_CHANGE).to_pylist() if kind == "changes" else [_KINDS[kind]] * table.num_rows
-        told = table.drop_columns([name for name in _COMMIT if name in table.column_names])
-        reading = read_rows(told, positions, self._files[self._place.file].name)
+        rows = table.drop_columns([name for name in _COMMIT if name in table.column_names])
+        reading = read_rows(rows, positions, self._files[self._place.file].name)
         given = list(reading.records if isinstance(reading, Reading) else reading)
         refused = reading.refused if isinstance(reading, Reading) else {}
         records: list[Record] = []

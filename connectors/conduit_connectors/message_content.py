@@ -39,7 +39,7 @@ OptionsT = TypeVar("OptionsT", bound=MessageOptions, covariant=True)
 class KeyWindowDestination(DestinationConnector[OptionsT]):
     """A destination whose server ignores a message with a key that it has seen, within a window of time.
 
-    Its options have `window_covers_restarts`: only the operator knows how long the pipeline may be down.
+    Its options have `window_covers_restarts`: only the operator can say how long the pipeline may be down.
     """
 
     @property

@@ -41,12 +41,12 @@ class Destination(SqlDestination[DestinationOptions]):
     `conduit_checkpoint`, are one transaction of this database. At-least-once in any other, effectively
     once with `mode="upsert"`. A write is on the disk when it counts as handled.
 
-    A transaction holds the database's only write lock until its commit, so a file is written by one pipeline, or by
-    workers that share a queue. Several destinations of one pipeline may write tables of one file: they stage, and
-    each writes its rows in a transaction of its own. For rows of several tables in one transaction, let one
-    destination write them, with `table=None`. A row that the table refuses, and values that SQLite cannot hold
-    (NaN, infinity, integers beyond 64 bits), are refused alone. Dates, decimals and UUIDs are stored as text,
-    objects and lists as JSON.
+    A transaction holds the database's only write lock until its commit. So a file is written by one pipeline, or by
+    workers that share a queue. Several destinations of one pipeline may write tables of one file: they stage, and each
+    writes its rows in a transaction of its own. For rows of several tables in one transaction, let one destination
+    write them, with `table=None`. A row that the table refuses, and values that SQLite cannot hold (NaN, infinity,
+    integers beyond 64 bits), are refused alone. Dates, decimals and UUIDs are stored as text, objects and lists as
+    JSON.
     """
 
     names: ClassVar[NameRules] = NameRules(

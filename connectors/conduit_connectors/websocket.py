@@ -162,7 +162,7 @@ class Source(SourceConnector[SourceOptions]):
         return Reading(records, refused)
 
     def _connect(self, *, greet: bool = True) -> None:
-        """Shake hands, and send what the server is to be told."""
+        """Shake hands, and send the first messages."""
         options = self.options
         self._library = library = _load_websockets()
         url = options.url.get_secret_value()

@@ -40,8 +40,8 @@ def test_it_ends_with_an_error(size: int, tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("conduit-py")), "run", "hog.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
 
-    # CPython aborts where it has no memory even for the error, and msgspec, whose encoder does not look at each
-    # allocation, ends with a segmentation fault: both end the process, and the next run goes on.
+    # CPython aborts where it has no memory even for the error. msgspec, whose encoder does not look at each allocation,
+    # ends with a segmentation fault: both end the process, and the next run goes on.
     assert ended.returncode in (1, -signal.SIGABRT, -signal.SIGSEGV)
     assert "bug in conduit-py" not in ended.stderr
     if ended.returncode == -signal.SIGSEGV:

@@ -1,4 +1,4 @@
-"""Pipelines as Conduit publishes them, written anew: they load, and they run, unchanged."""
+"""Pipelines as Conduit publishes them, written again: they load, and they run, unchanged."""
 
 import json
 import logging

@@ -108,7 +108,7 @@ _CALLS = {
 def _fail(call: str, errno: int) -> None:
     number = _CALLS[call].get(platform.machine())
     if number is None or platform.system() != "Linux":
-        pytest.skip("knows how to fail system calls on Linux only")
+        pytest.skip("can fail system calls on Linux only")
     program = b"".join(
         struct.pack("HBBI", *instruction)
         for instruction in (

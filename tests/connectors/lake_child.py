@@ -1,7 +1,7 @@
 """A process that is killed: rows into a lake, a DuckDB file or a database behind SQLAlchemy.
 
 lake_child.py FOLDER KIND    runs to the end; KIND is duckdb, sqlalchemy, iceberg or iceberg-upsert
-KILL_IN_COMMIT=N             kills it before the catalog hears of the Nth commit of rows
+KILL_IN_COMMIT=N             kills it before the catalog gets the Nth commit of rows
 REST_CATALOG, REST_TABLE     the properties of a catalog behind REST, as JSON, and the table there
 """
 

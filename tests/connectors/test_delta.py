@@ -90,7 +90,7 @@ def test_a_transaction_is_one_commit_however_many_files_it_staged(tmp_path: Path
     before = (stored(tmp_path), len(list(tmp_path.glob("_conduit/*/*.parquet"))))
     assert intent is not None
     destination.apply(intent)
-    # Another one that goes on with the work knows the commit by its number, though the files are gone.
+    # Another one that goes on with the work finds the commit by its number, though the files are gone.
     opened(tmp_path).begin("p:1", 4, [intent])
 
     assert before == ([], 3)

@@ -178,6 +178,6 @@ def test_positions_say_where_the_record_ends_and_are_all_different(
         ends = [len(b"".join(lines[: index + 1])) for index in range(len(lines))]
         assert [int(record.position.rpartition(b":")[2]) for record in records] == ends
         assert [record.payload for record in records] == [Payload(after=value) for value in values]
-        # Beyond the first KiB all positions in a file have the same beginning, so only the offset is made anew.
+        # Beyond the first KiB all positions in a file have the same beginning, so only the offset is made again.
         beyond = {record.position.rpartition(b":")[0] for record, end in zip(records, ends, strict=True) if end >= 1024}
         assert len(beyond) <= 1

@@ -26,7 +26,7 @@ LINES = [b"%05d\n" % number for number in range(1000)]
 
 
 class Run:
-    """A process that appends to a file, with every transaction in a side file unless told otherwise."""
+    """A process that appends to a file, with every transaction in a side file by default."""
 
     def __init__(self, path: Path, *intents: bytes, inline_max: int = 0) -> None:
         self.appender = Appender(path)

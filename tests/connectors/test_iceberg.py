@@ -78,7 +78,7 @@ class TestTransactions:
         assert intent is not None
         before = (iceberg_rows(tmp_path), len(data_files(tmp_path)))
         destination.apply(intent)
-        # Another one that goes on with the work knows the commit by its number.
+        # Another one that goes on with the work finds the commit by its number.
         opened(tmp_path).begin("p:1", 4, [intent])
 
         assert before == ([], 6)

@@ -1,4 +1,4 @@
-"""Iceberg tables of a real catalog behind REST: written once, whoever commits beside us and whatever is killed."""
+"""Iceberg tables of a real catalog behind REST: written once, while others commit too and processes are killed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""GroupOffsets: what a consumer group is told, when it refuses to be told."""
+"""GroupOffsets: what is committed to a consumer group, and when it refuses."""
 
 import threading
 from typing import Any

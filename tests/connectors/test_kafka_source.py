@@ -200,7 +200,7 @@ def test_an_offset_that_the_topic_no_longer_has_is_an_error_and_not_skipped(topi
 def test_a_topic_that_is_deleted_while_it_is_read_ends_the_run(topics: KafkaTopics, grouped: bool) -> None:
     topic = topics.create()
     topics.fill(topic, [b"1"])
-    # The client believes that a topic is gone, and a member gives up its partitions, only after half a minute each.
+    # The client takes a topic for gone, and a member gives up its partitions, only after half a minute each.
     source = kafka.Source(
         servers=topics.address, topics=[topic], group=topic if grouped else None, revoke_seconds=2,
         config={"topic.metadata.propagation.max.ms": 1000},

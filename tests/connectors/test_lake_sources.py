@@ -128,7 +128,7 @@ class TestVersions:
 
 
 class TestDeltaChanges:
-    """What cannot be told exactly is refused."""
+    """What cannot be read exactly is refused."""
 
     def test_of_a_table_that_keeps_them_are_told(self, tmp_path: Path) -> None:
         delta_rows(tmp_path, 1, 2, 3, configuration={"delta.enableChangeDataFeed": "true"})

@@ -19,7 +19,7 @@ from conduit_py.testing import destination_acceptance, source_acceptance
 
 
 class _Server(asyncssh.SSHServer):
-    """Knows one user."""
+    """Lets one user in."""
 
     def begin_auth(self, username: str) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Objects of strangers: what they take in memory is bounded, whatever they claim, and what is wrong is told."""
+"""Objects of strangers: what they take in memory is bounded, whatever they claim, and what is wrong is reported."""
 
 import gzip
 import io

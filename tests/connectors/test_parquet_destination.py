@@ -1,4 +1,4 @@
-"""The Parquet destination: whole files only, each row once if that is promised, and what does not fit is told."""
+"""The Parquet destination: whole files only, each row once if that is promised, and what does not fit is reported."""
 
 import os
 import resource

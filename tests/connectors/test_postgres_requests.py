@@ -108,7 +108,7 @@ async def test_two_requests_for_the_same_rows_are_two_snapshots_with_other_posit
 
 
 async def test_a_request_that_comes_again_while_its_rows_are_selected_loses_no_other(shop: str) -> None:
-    # Whoever selects rows of this request waits for the lock.
+    # A select of rows of this request waits for the lock.
     again = SnapshotRequest("t", "pg_advisory_xact_lock_shared(7)::text = ''")
     rows: list[Record] = []
     async with opened(source_of(shop)) as reader:

@@ -1,4 +1,4 @@
-"""Rows into SQLite and PostgreSQL: what is in the tables, whatever the delivery and whoever was killed."""
+"""Rows into SQLite and PostgreSQL: what is in the tables, whatever the delivery and the process that was killed."""
 
 import sqlite3
 import threading

@@ -46,7 +46,7 @@ class TestNewFields:
         destination = world.opened(table="t")
         refused = write(destination, {"n": 1}, {"n": 2, "b": 1, "c": 2})
 
-        assert refused == {1: "t has no column 'b', 'c' (on_new_field can add it, or ignore the field)"}
+        assert refused == {1: "t has no column 'b', 'c' (on_new_field can add it, or ignore it)"}
         assert world.read("SELECT n FROM t") == [(1,)]
 
     def test_that_are_null_need_no_column(self, world: World) -> None:

@@ -173,7 +173,7 @@ class Dividing(CommitTogether):
 
 
 class UnfencedStore(ScenarioStore):
-    """Lets whoever comes commit, as if it held the newest claim."""
+    """Lets every writer commit, as if it held the newest claim."""
 
     async def claim(self, owner: str) -> Claim:
         return Unfenced(owner, await self.transact(lambda tables: tables.claim(owner)), self)

@@ -7,7 +7,7 @@ from conduit_py.journal.disk import Disk
 
 
 class FaultyDisk(Disk):
-    """Fails the next write or sync once it is told to; a failed write leaves half of its bytes."""
+    """Fails the next write or sync when the test says so; a failed write leaves half of its bytes."""
 
     def __init__(self) -> None:
         self.fail_write: int | None = None

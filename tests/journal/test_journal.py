@@ -48,7 +48,7 @@ async def test_invariant_i2_ids_grow_in_the_order_of_the_journal_whoever_appends
 
 @pytest.mark.parametrize("hit", [0, 1, 70, 98])
 async def test_what_stands_before_damage_is_given_then_the_damage_is_reported(tmp_path: Path, hit: int) -> None:
-    """Whoever reads many frames at a time must not lose sight of the good ones: 63 of them may stand before it."""
+    """A reader of many frames at a time must not miss the good ones: 63 of them may stand before it."""
     async with await Journal.open(tmp_path) as journal:
         commits = [await journal.append([b"number %03d" % number]) for number in range(100)]
         damage(tmp_path, b"number %03d" % hit)

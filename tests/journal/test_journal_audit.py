@@ -33,7 +33,7 @@ def flip(path: Path, place: int) -> None:
 
 
 def check_usable(directory: Path, lost: set[int], gaps: int) -> None:
-    """After a repair: readers see all but what is lost, are told of gaps only, and writers append behind."""
+    """After a repair: readers see all but what is lost, get gaps only, and writers append behind."""
     assert audit(directory).sound
     assert [finding for finding in repair(directory) if finding.kind != "unfinished"] == []
     with FileLog(directory, segment_size=400) as log:

@@ -87,7 +87,7 @@ def obeying(directory: Path, name: str) -> Iterator["Obeying"]:
 
 
 class Obeying:
-    """A process that holds a claim and appends when told to."""
+    """A process that holds a claim and appends on request."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.process: subprocess.Popen[str] = WarmPython(

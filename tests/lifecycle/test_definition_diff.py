@@ -233,7 +233,7 @@ def test_an_edit_that_needs_a_restart_is_named(tmp_path: Path, old: str, new: st
 
 
 def test_a_new_description_is_only_words(tmp_path: Path) -> None:
-    assert compared(tmp_path, lambda text: text.replace("made up", "made anew")) == DefinitionDiff(description=True)
+    assert compared(tmp_path, lambda text: text.replace("made up", "made again")) == DefinitionDiff(description=True)
 
 
 def test_what_cannot_be_compared_counts_as_changed(tmp_path: Path) -> None:

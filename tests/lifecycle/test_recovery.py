@@ -180,7 +180,7 @@ class BrokenStore(MemoryStore):
 
 
 class TestAStoreThatFails:
-    """A state that cannot be saved is an error of the pipeline, not of whoever runs it."""
+    """A state that cannot be saved is an error of the pipeline, not of its supervisor."""
 
     async def test_at_the_start_nothing_is_opened(self, autojump_clock: MockClock) -> None:
         log = EventLog()

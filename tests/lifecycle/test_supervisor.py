@@ -108,7 +108,7 @@ class TestStateAndProgress:
             stopping = supervisor.progress()
             assert supervisor.state.stopped_by == Stopper.SYSTEM
             supervisor.stop(Stopper.USER)
-            # What the system only meant to start anew, or to stop with the server, stays stopped for the user.
+            # What the system only meant to start again, or to stop with the server, stays stopped for the user.
             supervisor.stop(Stopper.SYSTEM)
         await trio.sleep(100)
         stopped = supervisor.progress()

@@ -26,7 +26,7 @@ def forward(state: str, file: Path, kill_at: str = "") -> int:
 
 
 def received(file: Path) -> dict[str, list[str]]:
-    """What a receiver keeps that knows a message again by its key, per target."""
+    """What a receiver keeps that recognises a message by its key, per target."""
     kept: dict[str, dict[str, str]] = {}
     for line in file.read_text().splitlines():
         target, key, body = line.split()

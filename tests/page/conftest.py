@@ -44,7 +44,7 @@ def chromium() -> str:
 def _install() -> None:
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-qy", "--no-install-recommends", BROWSERS[0], "fonts-dejavu-core"]
-    # What the machine knows of packages may be missing or old. An older Debian has only the browser with windows.
+    # The package lists of the machine may be missing or old. An older Debian has only the browser with windows.
     for line in (install, ["apt-get", "update", "-q"], install, [*install[:-2], BROWSERS[1], install[-1]]):
         subprocess.run(line, check=False, capture_output=True, timeout=600, env=quiet)
         if shutil.which(BROWSERS[0]) is not None:

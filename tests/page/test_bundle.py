@@ -20,7 +20,7 @@ LINES_MAX = 350
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources with their packages installed as the lock file says."""
     if shutil.which("npm") is None:
-        pytest.skip("node is not here, and only whoever changes the page needs it")
+        pytest.skip("node is not here, and only a change of the page needs it")
     folder = tmp_path_factory.mktemp("web")
     shutil.copytree(WEB, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("node_modules"))
     subprocess.run(["npm", "ci", "--no-audit"], cwd=folder, check=True, capture_output=True, timeout=300)

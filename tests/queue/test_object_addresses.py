@@ -1,4 +1,4 @@
-"""Whoever may send to a queue chooses addresses, so a reader opens only what its allowed prefixes hold."""
+"""All who may send to a queue choose addresses, so a reader opens only what its allowed prefixes hold."""
 
 import gzip
 import os
@@ -36,7 +36,7 @@ def test_addresses_need_allowed_prefixes(messages: Any) -> None:
     problems = sqlite_queue.Source(path="queue.db", messages=messages).problems
 
     assert [problem.message for problem in problems] == [
-        f"Value error, messages={messages!r} needs allowed_prefixes: whoever may send to the queue chooses what is read"
+        f"Value error, messages={messages!r} needs allowed_prefixes: all who may send to the queue choose what is read"
     ]
     assert not sqlite_queue.Source(path="queue.db", messages=messages, allowed_prefixes=["s3://logs/"]).problems
 

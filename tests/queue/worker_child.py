@@ -1,7 +1,7 @@
 """A worker that is killed or frozen: it takes objects from a shared queue into a table, a few records at a time.
 
-The only argument is JSON: `id`, `plugin` and `options` of the source, `state`, the address of the PostgreSQL
-database with the state, `out`, the SQLite file, and `freeze_at`, the record in which it stops itself.
+The only argument is JSON: `id`, `plugin` and `options` are those of the source. `state` is the address of the
+PostgreSQL database with the state, `out` the SQLite file, `freeze_at` the record in which it stops itself.
 """
 
 import json

@@ -130,7 +130,7 @@ def test_on_a_terminal_a_server_logs_text(server: "Server") -> None:
 
 
 def _first_line(server: "Server", *, terminal: bool) -> bytes:
-    """The first line of the log of a server that was not told how to log."""
+    """The first line of the log of a server without options for its log."""
     server.write("broken.py", FAILING.format(id="broken", error="FatalError"))
     ours, theirs = pty.openpty() if terminal else os.pipe()
     command = [str(COMMAND), "serve", "--pipelines", "pipelines", "--port", "0"]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Where a test has its support: a process of its own is not told by pytest.
+# Where a test has its support: a process of its own gets nothing from pytest.
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 import trio

@@ -187,7 +187,7 @@ async def test_a_child_that_does_not_answer_is_told_of_and_killed_by_force(tmp_p
 
 
 class FailingStore(MemoryStore):
-    """A disk that fails while it is told to."""
+    """A disk that fails while the test says so."""
 
     failing = False
 

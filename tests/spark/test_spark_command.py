@@ -96,7 +96,7 @@ def test_check_warns_of_settings_that_open_spark_to_others(tmp_path: Path) -> No
 
     assert code == 0
     assert said.count("warning: ") == 1
-    assert "whoever reaches a port of Spark on local[2] can run code there: set spark.authenticate to true" in said
+    assert "all who reach a port of Spark on local[2] can run code there: set spark.authenticate to true" in said
 
 
 @pytest.mark.parametrize(

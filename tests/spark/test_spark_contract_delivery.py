@@ -22,7 +22,7 @@ SMALL = TransactionLimits(max_records=100)
 
 
 class Pruning(memory.Source):
-    """Keeps what it was told, and at each time what was in `out` and in the store."""
+    """Keeps the positions it got, and at each time what was in `out` and in the store."""
 
     heard: list[tuple[Sequence[bytes], int, dict[str, bytes]]]
     world: World

@@ -107,7 +107,7 @@ async def test_an_output_that_cannot_be_written_is_told_and_nothing_is_lost(worl
 
 
 class Recited(sdk.SourceConnector[sdk.Options]):
-    """Notes what it is told, and gives what it was given."""
+    """Notes each call, and gives what it was given."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         super().__init__()

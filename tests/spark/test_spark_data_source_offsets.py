@@ -1,4 +1,4 @@
-"""Where streams of format("conduit") are: what an offset stands for comes again the same, whoever reads it."""
+"""Where streams of format("conduit") are: what an offset stands for comes again the same for each reader."""
 
 import json
 from collections.abc import Sequence

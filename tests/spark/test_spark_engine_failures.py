@@ -182,7 +182,7 @@ async def test_a_task_that_dies_halfway_leaves_nothing_of_it_behind(
 async def test_parts_may_be_of_another_size_when_records_are_read_again(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
-    """Trap 4: progress must not depend on how the input was split, for after a crash it is split anew."""
+    """Trap 4: progress must not depend on how the input was split, for after a crash it is split again."""
     path, out, store = lines(tmp_path / "in.jsonl", range(600)), list[Record](), MemoryStore()
     options = SparkOptions(**spark_options)
 

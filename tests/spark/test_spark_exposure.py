@@ -1,7 +1,7 @@
 """What others on the machine or its network can see of a pipeline on Spark: no open port, and no secret.
 
-Invariant: a secret in the options of a connector, in a processor or in a setting of Spark is on no command line, in no
-log, in no event log, and in no file that another user can read; and no file with one is left behind.
+Invariant: a secret of a connector, a processor or a setting of Spark is on no command line and in no log. No file that
+another user can read has it; and no file with one is left behind.
 """
 
 import json
@@ -220,7 +220,7 @@ def cluster_folder(factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("master", "name", "value", "warning"),
     [
-        ("local[2]", "spark.authenticate", "false", "whoever reaches a port of Spark on local[2] can run code there"),
+        ("local[2]", "spark.authenticate", "false", "all who reach a port of Spark on local[2] can run code there"),
         ("local[2]", "spark.driver.bindAddress", "0.0.0.0", "leave out spark.driver.bindAddress=0.0.0.0"),
         ("spark://host:7077", "spark.x", "1", "set spark.authenticate to true, and spark.authenticate.secret to that"),
         ("yarn", "spark.network.crypto.enabled", "false", "go through the network in plain text"),

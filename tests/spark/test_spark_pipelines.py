@@ -95,7 +95,7 @@ async def test_rows_go_from_spark_to_spark_and_bad_ones_are_dead_letters(
 async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
     delivery: str, point: str, tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
-    """Killed after Spark has committed and before the runtime knows: the next run must see that it has."""
+    """Killed after Spark has committed and before the runtime has noted it: the next run must see that it has."""
     rows = [{"n": n} if n % 100 else {"n": n, "more": 1} for n in range(1, 1000)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     state, program = tmp_path / "state", tmp_path / "doubling.py"

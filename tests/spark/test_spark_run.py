@@ -42,7 +42,7 @@ report(asyncio.run(conduit_py.run_async(copy("loop"), state="state")))
 
 
 def test_run_on_spark_in_a_script_and_in_a_running_loop(tmp_path: Path) -> None:
-    """One after the other: the second has a Java that runs, and begins anew there."""
+    """One after the other: the second has a Java that runs, and begins again there."""
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5)))
     (tmp_path / "script.py").write_text(SCRIPT)
     ran = run_warm([sys.executable, tmp_path / "script.py"], cwd=tmp_path, timeout=600, preloaded=DRIVER_MODULES)

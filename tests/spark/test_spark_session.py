@@ -1,4 +1,4 @@
-"""What is missing or wrong with Spark is told before anything waits for it, and one session serves all connectors."""
+"""What is wrong with Spark is reported before anything waits for it, and one session serves all connectors."""
 
 import logging
 import os

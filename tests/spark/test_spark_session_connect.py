@@ -1,4 +1,4 @@
-"""With Spark Connect: what works through a real server does, and what cannot is told before anything is written."""
+"""With Spark Connect: what works through a real server does, and what cannot is refused before anything is written."""
 
 import ctypes
 import json
@@ -162,7 +162,7 @@ def test_records_are_written_through_a_server(name: str, said: dict[str, Any], f
 
 def test_a_snapshot_is_taken_by_a_server(said: dict[str, Any]) -> None:
     assert said["snapshot"] == ["completed", 0, "None"]
-    # Times are those of UTC, whatever the server's session thinks.
+    # Times are those of UTC, whatever the time zone of the server's session.
     assert said["snapshot rows"] == [list(range(1000)), "2026-01-01 00:00:00+00:00"]
 
 

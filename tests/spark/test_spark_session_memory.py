@@ -1,4 +1,4 @@
-"""A Java that is too small for a batch is told of, nothing of it is acked, and a larger one goes on."""
+"""A Java that is too small for a batch is reported, nothing of it is acked, and a larger one goes on."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A YARN that is not configured or does not answer is told before Spark waits for it. None is needed for that."""
+"""A YARN that is not configured or does not answer is reported before Spark waits for it. None is needed for that."""
 
 import os
 import socket

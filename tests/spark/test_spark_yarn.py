@@ -1,4 +1,4 @@
-"""Pipelines on a real YARN: they are exact and complete there, whatever dies, and what is wrong with it is told.
+"""Pipelines on a real YARN: they are exact and complete there, whatever dies, and what is wrong with it is reported.
 
 It starts a ResourceManager, a NodeManager and an application for each test, and fetches YARN's jars first, so it is not
 part of `make test`: `make test-yarn` runs it.

@@ -152,7 +152,7 @@ class Scenario:
             assert [x for x in await disk.contents("q1") if x < 10] == [1, 2]
         else:
             assert (await disk.contents("q1"), await disk.contents("q2")) == ([11, 23], [23])
-        # Whoever remembers keys has done each thing once: a key never stands for two different things.
+        # A destination that keeps keys has done each thing once: a key never stands for two different things.
         assert len(set(disk.effects)) == len({key for key, _ in disk.effects})
 
     def _noted(self, handler: Any) -> Any:

@@ -185,7 +185,7 @@ async def test_an_old_outcome_changes_nothing_about_a_later_sending(box: DeadLet
     await box.settle([outcome])
     await box.queue("p", {id_of(1): ["lake"]})
     (again,) = await box.replay_queue("p", 0, 10)
-    # Turns may begin anew when the file is opened with nothing queued.
+    # Turns may begin again when the file is opened with nothing queued.
     await box.settle([outcome, outcome._replace(turn=again.turn)])
 
     assert await box.replay_queue("p", 0, 10) == [again]

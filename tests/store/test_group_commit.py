@@ -1,4 +1,4 @@
-"""The SQLite store's one thread: who shares a commit, who hears of a failure, who may leave."""
+"""The SQLite store's one thread: who shares a commit, who gets a failure, who may leave."""
 
 import sqlite3
 import threading

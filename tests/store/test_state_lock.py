@@ -22,7 +22,7 @@ ADVICE = "stop that process, or choose another directory with --state"
 
 @contextmanager
 def running(action: str, directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A child that has opened the store, and the pid that it told."""
+    """A child that has opened the store, and the pid that it printed."""
     command = [sys.executable, str(CHILD), action, str(directory)]
     with WarmPython(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None

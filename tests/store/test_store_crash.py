@@ -25,7 +25,7 @@ def start(action: str, *arguments: object, kill_at: str | None = None) -> subpro
 
 
 def acknowledged(lines: Iterable[str]) -> dict[str, int]:
-    """The newest position of every pipeline that the child told of."""
+    """The newest position of every pipeline that the child printed."""
     return {pipeline: int(number) for pipeline, number in (line.split() for line in lines)}
 
 
@@ -50,7 +50,7 @@ async def test_what_was_acknowledged_survives_kill_9_again_and_again(tmp_path: P
             told = acknowledged([*first, *child.stdout])
 
         kept = await stored(tmp_path)
-        # At most one more than was told: durable, but killed before its caller heard of it.
+        # At most one more than was printed: durable, but killed before its caller got the answer.
         for pipeline, number in (before | told).items():
             assert kept[pipeline] - number in (0, 1)
         before = kept

@@ -1,4 +1,4 @@
-"""What a dead letter becomes: by whom it is refused still, what was delivered, and how causes are told apart."""
+"""What a dead letter becomes: by whom it is refused still, what was delivered, and how causes are distinguished."""
 
 import pytest
 

@@ -34,7 +34,7 @@ from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStor
 
 
 class Asked:
-    """A processor that notes when it was called with which numbers. It refuses 7, and fails as often as told."""
+    """A processor that notes when it was called with which numbers. It refuses 7, and fails as often as asked."""
 
     def __init__(self, failures: int = 0) -> None:
         self.calls: list[tuple[float, list[int]]] = []

@@ -37,7 +37,7 @@ class LakeOptions(sdk.Options):
 
 
 class Lake(sdk.DestinationConnector[LakeOptions]):
-    """Notes what it is told."""
+    """Notes each call."""
 
     heard: list[Any]
 

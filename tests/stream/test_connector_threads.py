@@ -66,7 +66,7 @@ class Shared:
 
 
 class SyncSource(Shared, sdk.SourceConnector[sdk.Options]):
-    """Counts to `records`; then ends, or waits until it is told to stop."""
+    """Counts to `records`; then ends, or waits for its stop."""
 
     records = 5
     waits_at: int | None = None

@@ -341,7 +341,7 @@ class TestRetries:
         class Hasty(ScriptedDestination):
             async def write(self, batch: Batch) -> Any:
                 await super().write(batch)
-                # The answers are heard before the connection breaks.
+                # The answers arrive before the connection breaks.
                 await trio.sleep(1)
                 raise OSError("broken after the fact")
 

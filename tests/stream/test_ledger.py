@@ -127,7 +127,7 @@ def test_with_half_of_the_window_in_flight_votes_behind_the_oldest_are_announced
 
 
 class TestFateHandlers:
-    """Handlers are told once, last registered first, when the last vote is in."""
+    """Handlers are called once, last registered first, when the last vote is in."""
 
     def test_they_run_in_reverse_order_of_registration(self) -> None:
         books = ledger(voters=0b11)

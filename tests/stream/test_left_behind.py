@@ -138,7 +138,7 @@ async def test_a_stop_does_not_wait_for_it(world: World) -> None:
 
 
 class Waiting(sdk.SourceConnector[sdk.Options]):
-    """Has two records, then waits until it is told to stop; a thread of it that stays counts as a leak."""
+    """Has two records, then waits for its stop; a thread of it that stays counts as a leak."""
 
     world: World
 

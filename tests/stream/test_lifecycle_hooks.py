@@ -1,4 +1,4 @@
-"""Connectors hear that they were created, updated or deleted: once, before `open`, again after a crash."""
+"""Connectors are notified that they were created, updated or deleted: once, before `open`, again after a crash."""
 
 import importlib
 import sys
@@ -169,7 +169,7 @@ def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class TestDeleted:
-    """Registered connectors can be made again from what is stored, to be told that they are gone."""
+    """Registered connectors can be made again from what is stored, to be notified that they are gone."""
 
     async def test_one_that_is_gone_is_told_and_forgotten(self, slots: Any) -> None:
         store = MemoryStore()

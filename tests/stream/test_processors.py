@@ -130,7 +130,7 @@ WAYS: list[Any] = [answer, answer_async, answer_batch, answer_batch_async, ByRec
 async def test_a_function_that_raises_stop_iteration_refuses_its_record_and_no_other(
     batch_size: int, autojump_clock: MockClock
 ) -> None:
-    """As the `next` of something empty does: it would end a loop over the records, whoever runs it."""
+    """As the `next` of something empty does: it would end any loop over the records."""
 
     @processor
     def doubled(record: Record) -> Record:
@@ -258,7 +258,7 @@ class TestSplits:
 
 
 class TestPositions:
-    """Destinations may rely on a record's position, whoever made the record."""
+    """Destinations may rely on a record's position, no matter which code made the record."""
 
     @pytest.mark.parametrize("filtering", [False, True])
     async def test_a_new_record_without_one_gets_that_of_the_record_it_replaces(

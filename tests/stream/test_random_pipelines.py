@@ -66,7 +66,7 @@ class World:
             self.letters.append((letter.message.source, int(letter.position)))
 
     def pipeline(self) -> Callable[[], Pipeline]:
-        """A pipeline of random shape, to be made anew for each supervisor."""
+        """A pipeline of random shape, to be made again for each supervisor."""
         while True:
             parts = [self._source(f"s{n}") for n in range(self.rng.randint(1, 3))]
             steps = [self._processor(f"p{n}", len(parts)) for n in range(self.rng.randint(0, 4))]

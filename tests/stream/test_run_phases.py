@@ -295,7 +295,7 @@ class TestTearingDown:
             await made(log, first={"bounded": False}, lake={"at_teardown": Delay(1)}).execute()
 
         assert scope.cancelled_caught
-        # Whoever cancelled the run waits until its connectors have let go of everything.
+        # The canceller of a run waits until its connectors have let go of everything.
         assert trio.current_time() == 6
         assert torn_down(log) == ["first", "lake", "second", "shelf"]
         log.check()

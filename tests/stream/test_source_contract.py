@@ -210,7 +210,7 @@ async def test_a_source_may_use_the_list_that_it_returned_again(autojump_clock: 
 
 
 class TestNothingYet:
-    """A source that has nothing now is asked again after pauses that grow and start anew after a record."""
+    """A source that has nothing now is asked again after pauses that grow and start again after a record."""
 
     async def test_pauses_grow_to_half_a_second(self, autojump_clock: MockClock) -> None:
         source = Given().answering(*[NothingYet] * 8, [record(0)], NothingYet, [record(1)])

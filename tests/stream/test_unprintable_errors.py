@@ -1,4 +1,4 @@
-"""Errors of user code whose `__str__` and `__repr__` raise: told by the name of their class."""
+"""Errors of user code whose `__str__` and `__repr__` raise: shown by the name of their class."""
 
 from typing import Any
 

@@ -30,7 +30,7 @@ COMMAND = "python tests/support/connector_pages.py"
 WRITES = {
     WriteGuarantee.AT_LEAST_ONCE: "At least once: after a crash it writes again what was not acked. "
     "An exactly-once pipeline refuses it.",
-    WriteGuarantee.IDEMPOTENT: "Exactly once in an exactly-once pipeline: it knows what it has by the delivery key. "
+    WriteGuarantee.IDEMPOTENT: "Exactly once in an exactly-once pipeline: it finds what it has by the delivery key. "
     "At least once in any other.",
     WriteGuarantee.STAGED: "Exactly once in an exactly-once pipeline: it stages, and shows what was committed. "
     "At least once in any other.",

@@ -1,8 +1,8 @@
 """Builds the root file system of the container image without an engine, measures it and runs it: `make test-image`.
 
 The base image is distroless: packages of Debian 12 and nothing else. They are downloaded by apt and unpacked. What the
-container file installs is installed by its own lines. The command of the image then runs in a chroot, as its user, with
-the root file system not its own to write to, until its health check succeeds. Needs Debian 12, root and the network.
+container file installs is installed by its own lines. The command of the image then runs in a chroot, as its user,
+until its health check succeeds. The root file system is not its own to write to. Needs Debian 12, root and the network.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Crash enumeration: an exactly-once pipeline killed at every durable operation, once and twice, and frozen there.
 
 Every trial has a scenario of its own, under virtual time. A zombie is a run that is frozen at one of its durable
-operations, as on a paused machine, and continues after another run has taken over.
+operations, as on a paused machine. It continues after another run has taken over.
 """
 
 from collections.abc import Callable, Iterator

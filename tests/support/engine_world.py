@@ -71,7 +71,7 @@ class World:
         return await self.supervisor(pipeline, store).run()
 
     def pipeline(self, *processors: Any, **more: Any) -> p.Pipeline:
-        """From the file `in` through these to the file `out`, with dead letters in a file, unless told otherwise."""
+        """From the file `in` through these to the file `out`, with dead letters in a file, by default."""
         ends: dict[str, Any] = {
             "sources": [self.source()],
             "destinations": [self.destination()],

@@ -45,7 +45,7 @@ REMEDIES: dict[str, tuple[str, str]] = {
         "Send to `/hooks/PIPELINE/SOURCE`, with the ids of the definition.",
     ),
     "host.refused": (
-        "The server is reached by a name that it was not told of, often behind a proxy.",
+        "The server is reached by a name that is not in its settings, often behind a proxy.",
         "Use its address, or allow the name with `serve --allow-host`.",
     ),
     "internal": (
@@ -188,7 +188,7 @@ REMEDIES: dict[str, tuple[str, str]] = {
         "Change the pipelines in that program. A server of `conduit-py serve` reads files.",
     ),
     "server.shutting_down": (
-        "The server was told to stop, for example by a restart of the machine or of the container.",
+        "The server got the signal to stop, for example by a restart of the machine or of the container.",
         "Wait until it runs again. It starts what was running.",
     ),
     "snapshot.refused": (

@@ -59,11 +59,11 @@ class _Letters(MemoryDeadLetterStore):
 
 
 class NumbersOptions(Options):
-    """What a source of numbers is told."""
+    """The options of a source of numbers."""
 
     first: int
     count: int
-    acked: Annotated[InstanceOf[Callable[[str, list[int]], None]], Field(description="is told what was acked")]
+    acked: Annotated[InstanceOf[Callable[[str, list[int]], None]], Field(description="is called with what was acked")]
     name: str
 
 
@@ -115,8 +115,8 @@ class ExactlyOnceScenario:
     Number `flaky` is refused by a processor in every other run, so that a run that takes over may decide about
     it differently: it must be an output or a letter, once, and never both. With `deferring` a processor has
     transactions end before every even number, wherever that comes. With `forwarding` the pipeline sends what is
-    published, to one who knows it again by its key. With `grouped` the sources are atomic, transactions are smaller
-    than their groups, and a position inside of a group is never committed.
+    published, to a receiver that recognises it by its key. With `grouped` the sources are atomic, transactions are
+    smaller than their groups, and a position inside of a group is never committed.
     """
 
     SOURCES: tuple[str, ...] = ("left", "right")

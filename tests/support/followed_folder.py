@@ -52,7 +52,7 @@ class Site:
         return done
 
     def run_of(self, id: str) -> object:
-        """What stays the same for as long as the pipeline is not started anew; None before it runs."""
+        """What stays the same for as long as the pipeline is not started again; None before it runs."""
         member = self.fleet[id]
         return member.supervisor if member.state.status is Status.RUNNING else None
 

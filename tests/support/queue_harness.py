@@ -50,7 +50,7 @@ class QueueHarness(ABC):
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """What a pipeline of this queue is told in its definition."""
+        """The options of this queue in a definition."""
 
     @abstractmethod
     def left(self) -> int:

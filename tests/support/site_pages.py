@@ -1,7 +1,7 @@
 """What mkdocs needs to build the site beside `docs/`: pages of other folders, lists of pages, and links between them.
 
 `mkdocs.yml` names this file as a hook. A link to a page of ours leads to that page of the site. A link to any other
-file of the repository, such as a test, becomes the path of that file, because the site does not have it.
+file of the repository, such as a test, becomes its path, because the site does not have it.
 """
 
 import re

@@ -34,7 +34,7 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 class SparkCluster:
     """A master at `url` and its workers, which end when this process does, however it ends.
 
-    Workers and executors are told apart by their process ids, so that one can be killed and no other.
+    Workers and executors are distinguished by their process ids, so that one can be killed and no other.
     """
 
     def __init__(self, folder: Path, *, workers: int = 2, cores: int = 2, memory: str = "2g") -> None:
@@ -124,5 +124,5 @@ class SparkCluster:
 
 
 def _die_with_parent() -> None:
-    """Whoever is killed must not leave Java processes behind."""
+    """A killed process must not leave Java processes behind."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -109,7 +109,7 @@ def alchemy_world(world: World, url: str, *, known: bool = True) -> World:
 
 
 class _Unknown(sqlalchemy.Destination):
-    """Writes to a database of which it knows nothing but the dialect."""
+    """Writes to a database of which it has nothing but the dialect."""
 
     def connect(self) -> SqlDatabase:
         return AnyDatabase(self._engine())

@@ -98,7 +98,7 @@ class WarmPython(subprocess.Popen[Any]):
         return self.returncode
 
     def _has_ended(self, seconds: float | None) -> bool:
-        # Not `select`, which knows only the first 1024 descriptors.
+        # Not `select`, which supports only the first 1024 descriptors.
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
         return bool(poll.poll(None if seconds is None else seconds * 1000))

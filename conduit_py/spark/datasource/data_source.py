@@ -198,9 +198,9 @@ class DataSource(datasource.DataSource):
     all others are the connector's own, as text, or as JSON where they are lists or objects. Structured data comes
     as JSON. A record that its source cannot parse is a row too: `refused` has the reason, and `after` what was read.
 
-    Rows are written as they were read, or any others, whose columns are then the fields of the payload. A
-    destination that stages or keeps a checkpoint with its data (file, journal, sqlite, postgres) gets all rows of a
-    job or none, and each batch of a stream once; any other at least once.
+    Rows are written as they were read, or any others, whose columns are then the fields of the payload. A destination
+    that stages or keeps a checkpoint with its data (file, journal, sqlite, postgres) gets all rows of a job or none. It
+    gets each batch of a stream once; any other at least once.
     """
 
     @classmethod

@@ -58,7 +58,7 @@ class ReadAhead:
         self._calls = calls
         self._size_max = size_max
         self._records_only = records_only
-        """True if whoever takes has no use for progress and schemas: then a source that has some is refused."""
+        """True if the consumer has no use for progress and schemas: then a source that has some is refused."""
         self._held: deque[_Held] = deque()
         self._size = 0
         self._error: Exception | None = None

@@ -164,8 +164,8 @@ class RemoteSource(sdk.SourceConnector[Options]):
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
         self._equipment = await self._find_equipment()
         cores = self._executors.cores
-        # What the driver does for a part is the same for any size, so small parts would make its cost for a record
-        # grow with the number of cores.
+        # What the driver does for a part is the same for any size. With small parts its cost for a record would grow
+        # with the number of cores.
         if self._equipment is None or not self._equipment.staged:
             self._part_size = max(1, min(self._part_size, JOB_SIZE // cores))
         if self._splits:

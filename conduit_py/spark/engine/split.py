@@ -250,7 +250,7 @@ def way_to_read(connector: sdk.SourceConnector[Any], spark: SparkOptions) -> Way
     alone = connector.reads_alone()
     if not isinstance(connector, SplittableSource) or not connector.splits():
         return WayToRead("driver", f"{alone or 'it cannot be split'}; the driver sends its records to executors")
-    # As of what is written: whoever joins a Spark without a secret would get the credentials.
+    # As of what is written: any program that joins a Spark without a secret would get the credentials.
     if any(secrets_in(connector.options)) and not is_authenticated(spark.master, spark.conf):
         return WayToRead("driver", _NO_SECRET)
     return WayToRead("executors", "it is divided into parts, one for each task")

@@ -175,16 +175,16 @@ def _client(jvm: Any) -> Any:
 
 def _settings(conf: Mapping[str, str]) -> dict[str, str]:
     """The settings of the cluster's file, with those that Spark is given in their place."""
-    told = {name.removeprefix("spark.hadoop."): value for name, value in conf.items()}
+    settings = {name.removeprefix("spark.hadoop."): value for name, value in conf.items()}
     sites = [Path(folder) / _SITE for name in FOLDERS if (folder := os.environ.get(name))]
     site = next((each for each in sites if each.exists()), None)
     if site is None:
-        return told
+        return settings
     try:
         properties = ElementTree.parse(site).getroot().iter("property")
     except (OSError, ElementTree.ParseError):
-        return told  # Java reads it too, and reports what is wrong with it.
-    return {each.findtext("name", "").strip(): each.findtext("value", "").strip() for each in properties} | told
+        return settings  # Java reads it too, and reports what is wrong with it.
+    return {each.findtext("name", "").strip(): each.findtext("value", "").strip() for each in properties} | settings
 
 
 def _addresses(settings: Mapping[str, str]) -> list[str]:

@@ -102,7 +102,7 @@ def safe_conf(master: str, given: dict[str, str]) -> dict[str, str]:
 
 
 def is_authenticated(master: str, given: dict[str, str]) -> bool:
-    """Return True if whoever talks to Spark with these settings must have its secret."""
+    """Return True if a client of Spark with these settings must have its secret."""
     known = site_conf() | given
     return (safe_conf(master, known) | known).get(_AUTHENTICATE) == "true"
 
@@ -114,7 +114,7 @@ def exposures(master: str, given: dict[str, str]) -> list[str]:
     found = []
     if conf.get(_AUTHENTICATE) != "true":
         found.append(
-            f"whoever reaches a port of Spark on {master} can run code there: set {_AUTHENTICATE} to true"
+            f"all who reach a port of Spark on {master} can run code there: set {_AUTHENTICATE} to true"
             + (", and spark.authenticate.secret to that of the cluster" if master.startswith("spark://") else "")
         )
     elif not _is_here(master) and conf.get(_ENCRYPT) != "true":

@@ -149,9 +149,9 @@ def read_backup(backup: Path) -> BackupManifest:
 def restore(backup: Path, directory: Path, *, replace: bool = False, allow_repeats: bool = False) -> Path | None:
     """Put a backup into a state directory. Files that were there are moved to a folder, which is returned.
 
-    Raises StateLocked while a process uses the directory, and EnvironmentUnfit when it has a state, unless `replace`,
-    or when the backup has exactly-once pipelines, unless `allow_repeats`. A crash half-way leaves a directory that
-    refuses to be used until the restore is repeated.
+    Raises StateLocked while a process uses the directory. Raises EnvironmentUnfit when it has a state, unless
+    `replace`, or when the backup has exactly-once pipelines, unless `allow_repeats`. A crash half-way leaves a
+    directory that refuses to be used until the restore is repeated.
     """
     manifest = read_backup(backup)
     if not allow_repeats and (owners := transactions_in(backup)):

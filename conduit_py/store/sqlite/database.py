@@ -81,7 +81,7 @@ STATE = FileFormat(SCHEMA, APPLICATION_ID, FORMAT_VERSION, "every source then st
 class StateDatabase:
     """An open state database and the lock of its directory, to be used from one thread at a time.
 
-    The connection commits every statement by itself unless told otherwise, and a commit returns after
+    The connection commits every statement by itself by default, and a commit returns after
     the disk has confirmed it.
     """
 
@@ -135,9 +135,9 @@ def survive_forks(opened: _Opened) -> None:
 
 
 def _keep_from_closing() -> None:
-    # SQLite does not know that it was forked. A child that closed its copy, if only by ending, would
-    # remove the write-ahead log under its parent, and with it what the parent commits from then on. So
-    # in the child a connection is given a reference that nothing takes back.
+    # SQLite does not know that it was forked. A child that closed its copy, if only by ending, would remove the
+    # write-ahead log of its parent, and all that the parent commits later. So in the child a connection is given a
+    # reference that nothing takes back.
     for database in list(_opened):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(database.connection))
 
@@ -307,7 +307,7 @@ UNREADABLE = (ValueError, TypeError, LookupError)
 
 
 def use_error(file: Path, format: FileFormat, doing: str, error: Exception, suggestion: str) -> StateFailed:
-    """The error of an open file: damage is told as such, everything else by what could not be done."""
+    """The error of an open file: damage is named as such, everything else by what could not be done."""
     # A text that cannot be encoded is the caller's: nothing was read.
     unreadable = isinstance(error, UNREADABLE) and not isinstance(error, UnicodeEncodeError)
     damaged = unreadable or _code(error) in _DAMAGE

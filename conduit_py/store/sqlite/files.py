@@ -226,8 +226,8 @@ def adopt_whole(file: Path) -> None:
         sync_directory(file.parent)
         crash_point.reach("store.within_adoption")
         whole.rename(file)
-    # Also if the rename happened earlier: if a power cut undid it, the copy would be adopted once more, and what
-    # was committed to it since would be lost with its log.
+    # Also if the rename happened earlier: if a power cut undid it, the copy would be adopted once more. What was
+    # committed to it since would be lost with its log.
     sync_directory(file.parent)
 
 

@@ -74,7 +74,7 @@ class Source(LakeSource[SourceOptions]):
     Resumes exactly after any row; at-least-once on its own, exactly-once with a destination that can. It ends at the
     newest version, and the next run goes on with the versions since then; with `tail` it waits for them.
 
-    Added rows are records. Updates and deletes are told of a table that keeps its changes
+    Added rows are records. Updates and deletes are read from a table that keeps its changes
     (`delta.enableChangeDataFeed`): with the values before a delete, and after an update. Of any other table a version
     that deletes, updates or overwrites rows is an error, because nothing tells which rows they are. Compaction changes
     no rows and is passed over. A version must still be there when it is read: one whose files were vacuumed, or whose

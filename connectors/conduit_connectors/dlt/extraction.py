@@ -41,8 +41,8 @@ class Page(NamedTuple):
 class Extraction:
     """One run of a source or a resource, from a state to a state.
 
-    dlt gives the state to its resources through a container that is the same for the whole process, and each thread
-    has its own part of it. So it is put there for each page, and several sources of one process do not meet.
+    dlt gives the state to its resources through one container for the whole process. Each thread has its own part of
+    it. So it is put there for each page, and several sources of one process do not meet.
     """
 
     def __init__(self, found: DltSource | DltResource, state: str | None) -> None:

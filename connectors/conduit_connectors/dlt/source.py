@@ -76,8 +76,8 @@ class Source(sdk.CheckpointedSource[SourceOptions]):
 
     A state in the middle of a run is not used, because it need not be right: that of an incremental resource has the
     largest value so far, and smaller ones may follow. With `in_order` it is used after each page, so that less is read
-    again. The resource must then yield rows in the order of its cursor, and change its state no earlier than with the
-    page that the change is about. A cursor that goes back stops the pipeline. It must be a single resource that is not
+    again. The resource must then yield rows in the order of its cursor. It must not change its state before the page
+    that the change is about. A cursor that goes back stops the pipeline. It must be a single resource that is not
     parallelized.
     """
 

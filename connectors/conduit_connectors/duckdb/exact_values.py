@@ -19,7 +19,7 @@ def check_type(name: str, kind: Any) -> None:
         if each.id in _CUT:
             why, hint = "of which Python would cut digits", f"{name}::TIMESTAMP, or {name}::VARCHAR"
         elif each.id == "union":
-            why, hint = "and Python is not told which member a value is", f"{name}::VARCHAR"
+            why, hint = "and Python does not get which member a value is", f"{name}::VARCHAR"
         elif each.id == "map" and _parts(_parts(each)["key"]):
             why, hint = "whose keys no mapping of Python can have", f"map_entries({name}), or {name}::VARCHAR"
         else:

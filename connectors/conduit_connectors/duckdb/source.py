@@ -107,8 +107,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def locate_record(self, position: bytes) -> str:
         values = decode_key(position, self.options.key)
-        told = ", ".join(f"{name} {value}" for name, value in zip(self.options.key, values, strict=True))
-        return f"{self.options.path} {self.options.table or 'query'} {told}"
+        shown = ", ".join(f"{name} {value}" for name, value in zip(self.options.key, values, strict=True))
+        return f"{self.options.path} {self.options.table or 'query'} {shown}"
 
     def teardown(self) -> None:
         if self._connection is not None:

@@ -287,7 +287,7 @@ def _text(name: str, value: object) -> str | None:
         return str(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    # Invariant 12: str() of anything else could not be told from text, or read back.
+    # Invariant 12: str() of anything else could not be distinguished from text, or read back.
     shown = value if isinstance(value, float) else type(value).__name__
     raise RecordRefused(f"{name} is {shown}, which has no form in CSV (convert it to text first)")
 

@@ -33,8 +33,8 @@ class Staging:
     """Buffers the lines of a transaction; `apply` appends them once, however often it is called.
 
     A small transaction waits in memory and is carried by its intent. Of a larger one memory holds at most
-    `inline_max` bytes; the rest is in a side file. `apply` recognises what is already in the file by its content,
-    so calling it again repairs a crash at any moment, also in the middle of a write.
+    `inline_max` bytes; the rest is in a side file. `apply` recognises what is already in the file by its content. So
+    another call repairs a crash at any moment, also in the middle of a write.
     """
 
     def __init__(self, appender: Appender, inline_max: int = INLINE_MAX) -> None:

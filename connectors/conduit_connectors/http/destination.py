@@ -117,7 +117,7 @@ class Destination(DestinationConnector[DestinationOptions]):
 
     @property
     def guarantee(self) -> WriteGuarantee:  # type: ignore[override]
-        # Only the operator knows what the server does with the key.
+        # Only the operator can say what the server does with the key.
         honoured = self._options is not None and self.options.honours_key
         return WriteGuarantee.IDEMPOTENT if honoured else WriteGuarantee.AT_LEAST_ONCE
 

@@ -1,7 +1,7 @@
 """HostGuard: which addresses requests may go to, checked where the connection is made.
 
 A URL may come from a record, from a link in an answer or from a redirect. None of them may have this process call an
-address that the operator did not allow, such as the metadata service of a cloud or a database on this machine.
+address that the operator did not allow. That may be the metadata service of a cloud, or a database on this machine.
 """
 
 import ssl

@@ -121,7 +121,7 @@ def next_page(state: PollState, options: SourceOptions, reply: HttpReply, body: 
         assert options.cursor_path is not None
         return _cursor(options.cursor_path.find(body))
     if options.paging == "link":
-        # The library knows the grammar of the header, and offers it on its own kind of answer.
+        # The library has the grammar of the header, and offers it on its own kind of answer.
         # As bytes: of text it takes ASCII only.
         header = reply.headers.get("link", "").encode(errors="replace")
         links = httpx2.Response(200, headers=[(b"link", header)]).links

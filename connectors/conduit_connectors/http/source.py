@@ -41,9 +41,9 @@ NOTHING_TO_CONTINUE: Final = (
 class Source(CheckpointedSource[SourceOptions]):
     """The records of an API, page by page: one pass, or a pass every `poll_seconds`.
 
-    Resumes after any record. The position is the request of the page and the index in it, so exactly-once in an
-    exactly-once pipeline if a page has the same records when it is requested again. A page that changed is given again
-    from its beginning: records are repeated, and none of the page is skipped. At-least-once otherwise.
+    Resumes after any record. The position is the request of the page and the index in it. That is exactly-once in an
+    exactly-once pipeline if a page has the same records each time. A page that changed is given again from its
+    beginning: records are repeated, and none of the page is skipped. At-least-once otherwise.
 
     With `since_param`, a pass begins at the highest value of the pass before. With `paging="offset"` and without it, a
     pass continues behind what was read: such a list must only grow at its end. With neither, each pass of

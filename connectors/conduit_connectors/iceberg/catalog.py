@@ -42,9 +42,9 @@ def connect(properties: Mapping[str, SecretStr]) -> Catalog:
     try:
         return load_catalog(plain.pop("name", "default"), **plain)
     except (ValueError, NotInstalledError, ModuleNotFoundError) as error:
-        told = _without_secrets(str(error), plain)
+        shown = _without_secrets(str(error), plain)
         # Not with its cause: that may quote the password which is in the address.
-        raise FatalError(f"`catalog` describes no catalog: {told}", suggestion=_CATALOG_HINT) from None
+        raise FatalError(f"`catalog` describes no catalog: {shown}", suggestion=_CATALOG_HINT) from None
     except Exception as error:
         found = translate(error, "the catalog")
         raise type(found)(_without_secrets(found.message, plain), suggestion=found.suggestion) from None

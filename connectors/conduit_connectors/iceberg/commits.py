@@ -1,4 +1,4 @@
-"""Commits of an Iceberg table: each transaction of a pipeline becomes visible once, whoever tries to commit it."""
+"""Commits of an Iceberg table: each transaction of a pipeline is visible once, even if several processes commit it."""
 
 import logging
 import random

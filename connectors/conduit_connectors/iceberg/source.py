@@ -42,10 +42,10 @@ class Source(LakeSource[SourceOptions]):
     Resumes exactly after any row; at-least-once on its own, exactly-once with a destination that can. It ends at the
     current snapshot, and the next run goes on with those since then; with `tail` it waits for them.
 
-    A snapshot that deletes or overwrites rows is an error, because which rows they are is not told; one that only
+    A snapshot that deletes or overwrites rows is an error, because it does not say which rows they are. One that only
     rewrites files is passed over. The snapshot that was read in part, and those after it, must still be there: expired
     ones are an error, and so is a table that was rolled back behind them. Rows have the columns of the table at their
-    snapshot. Of files with deletes the positional ones are known; others are refused by the library.
+    snapshot. Positional deletes are read; the library refuses others.
     """
 
     _catalog: Catalog | None = None
@@ -66,8 +66,8 @@ class Source(LakeSource[SourceOptions]):
         self._table = open_table(self._catalog, self.options.table)
         for name in self.options.key or ():
             if name not in self._table.schema().column_names:
-                told = ", ".join(self._table.schema().column_names)
-                raise FatalError(f"there is no column {name!r}", suggestion=f"columns are {told}")
+                names = ", ".join(self._table.schema().column_names)
+                raise FatalError(f"there is no column {name!r}", suggestion=f"columns are {names}")
         current = self._table.current_snapshot()
         # A table without a snapshot has no rows, and its first one is after this.
         return str(self._table.metadata.table_uuid), 0 if current is None else current.snapshot_id

@@ -122,8 +122,8 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
     At-least-once in any other pipeline: a record counts as handled when all in-sync replicas have it.
 
     The value is the raw payload, or the structured one as JSON. A delete is a tombstone. Metadata `kafka.header.X`
-    becomes the header X. A record that is too large for its topic, has no key in a compacted one, or names a topic
-    that is not among `topics`, is refused alone. Topics must exist: records create none.
+    becomes the header X. A record too large for its topic, without a key for a compacted one, or for a topic not among
+    `topics`, is refused alone. Topics must exist: records create none.
     """
 
     requires: ClassVar = {"confluent_kafka": "conduit-dataflow[kafka]"}

@@ -12,7 +12,7 @@ from conduit_py.sdk import TransientError
 
 
 class GroupOffsets:
-    """The offsets that a group is told. Without a group nothing is committed.
+    """The offsets that are committed to a group. Without a group nothing is committed.
 
     Invariant 2: only what is acked is committed, and only of partitions that are ours. `lock` guards all of it.
     """

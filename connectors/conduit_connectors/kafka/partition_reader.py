@@ -329,7 +329,7 @@ class PartitionReader:
         self._forget(gone)
         consumer.incremental_unassign(partitions)
         # What is in flight must not be committed: another member reads it again.
-        self._fail(given_away("the group took partitions from this member, which it had not heard of for too long"))
+        self._fail(given_away("the group took partitions from this member, which was out of contact for too long"))
 
     def _forget(self, gone: set[str]) -> None:
         with self._changed:

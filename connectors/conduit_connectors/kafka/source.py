@@ -125,7 +125,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     from its own position. A group's offsets are committed from acks only. They are where it begins without a
     position, and where it goes on with a partition that another member read on. Before a partition goes to another
     member, everything read of it is handled and committed. Only a member that the group has given up, or that needs
-    longer than `revoke_seconds`, leaves records to be read again, and its run starts again.
+    longer than `revoke_seconds`, leaves records to be read again. Its run starts again.
 
     The key and the value are raw bytes. A message without a value is a delete. Headers are in the metadata as
     `kafka.header.NAME`; headers that are no text, or repeated, are in `kafka.headers` as JSON with base64. An offset

@@ -199,7 +199,7 @@ class Transactions:
                 low, high = reader.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=ANSWER_SECONDS)
                 return low, high
             except KafkaException as error:
-                # Not every broker knows a topic that was created a moment ago.
+                # Not every broker has a topic that was created a moment ago.
                 if error.args[0].code() not in _NOT_KNOWN or time.monotonic() > until:
                     raise self.errors.translate(error.args[0], f"reading topic {self._topic}") from error
             time.sleep(_LOOK_AGAIN_SECONDS)

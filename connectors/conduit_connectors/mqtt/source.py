@@ -171,7 +171,7 @@ class MqttQueue(LeasedQueue):
             if each is not None and self._connection.client.ack(each.number, each.qos):
                 # It comes again when the session is resumed.
                 raise TransientError(
-                    f"MQTT at {self._connection.place} cannot be told what is done", suggestion="check that it runs"
+                    f"MQTT at {self._connection.place} took no acknowledgement", suggestion="check that it runs"
                 )
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ class ChunkedSnapshot:
                 suggestion="restore the table and the rights of the user,"
                 ' or set snapshot="never" to go on without the rest of its rows',
             )
-        # A request is never a reason to stop changes. Whoever made it can make it again.
+        # A request is never a reason to stop changes. The user can make it again.
         _logger.error("the snapshot of %r that was requested is given up: %s", todo.table, reason)
         self.progress = self.progress[1:]
 

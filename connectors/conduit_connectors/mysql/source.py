@@ -31,7 +31,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     does not have the log after the stored position any more, the source refuses to run.
 
     Rows are read in chunks while their changes stream, without locks (`snapshot`). A row that changes meanwhile is read
-    before its change or after it, as the log has it, so a destination with a row for each key has the state of the
+    before its change or after it, as the log has it. So a destination with a row for each key has the state of the
     table when the snapshot ends. The columns of each table are announced as its schema.
 
     A change of a key is a `delete` and a `create`. A truncate or drop is one `delete` without a key for each table,

@@ -153,7 +153,7 @@ class Destination(DatasetDestination[DestinationOptions]):
             there = next(iter(store.list(path.rstrip("/"), None)), None)
         finally:
             store.close()
-        # Nothing is written, so nobody knows yet whether it may be.
+        # Nothing is written, so it is not yet clear whether it may be.
         return f"the store answers, and there is {'something' if there else 'nothing yet'} at {path or root}"
 
     def stages_remotely(self, *, exactly_once: bool) -> str | None:
@@ -161,7 +161,7 @@ class Destination(DatasetDestination[DestinationOptions]):
         if scheme != "file" and scheme not in CLOUD_SCHEMES:
             return f"only one process may write through {scheme}://"
         if options.format == "csv":
-            return "its columns are those of the first file, which only the driver knows"
+            return "its columns are those of the first file, which only the driver has"
         return None if options.format == "json" else why_columns_stay_here(options.columns, options)
 
     def make_writer(self) -> DatasetWriter:

@@ -155,9 +155,9 @@ class Discovery:
     def _find_newest(self) -> int:
         """Return the latest time in the store. Raises NothingYet while objects with that time may still be stored.
 
-        Listed twice: what is stored while a round reads is left to the next, or an object that appears behind the
-        place where the round is would be missed. A time of this machine would not do as a limit: its clock is
-        another one, and positions would differ after a restart.
+        Listed twice: what is stored while a round reads is left to the next. Else an object that appears behind the
+        place of the round would be missed. A time of this machine would not do as a limit: its clock is another one,
+        and positions would differ after a restart.
         """
         if self._unsettled is None:
             newest, crowd = self._count_newest()
@@ -224,7 +224,7 @@ class Discovery:
     def _is_new(self, info: ObjectInfo) -> bool:
         if not info.modified:
             raise FatalError(
-                f"{self._store.show(info.name)} has no time of change, so new objects cannot be told from others",
+                f"{self._store.show(info.name)} has no time of change, so new objects cannot be found",
                 suggestion='use on_replaced="new-only", for names that grow',
             )
         if info.modified <= self._round.floor or info.modified > self._round.ceiling:

@@ -61,7 +61,7 @@ class ObjectQueueOptions(QueueOptions, ObjectOptions):
         if self.announces_objects and not self.allowed_prefixes:
             raise ValueError(
                 f"messages={self.messages.value!r} needs allowed_prefixes:"
-                " whoever may send to the queue chooses what is read"
+                " all who may send to the queue choose what is read"
             )
         return self
 

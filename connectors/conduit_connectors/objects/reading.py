@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ReadingOptions(NamedTuple):
-    """What a source of objects is told."""
+    """The options of a source of objects."""
 
     content: ContentOptions
     on_replaced: OnReplaced = "reread"
@@ -142,7 +142,7 @@ class ObjectReading:
         self._store.close()
 
     def _begin_next(self) -> bool:
-        """Open the next object. False if none is opened now, and the end of a silent one is to be told first."""
+        """Open the next object. False if none is opened now, and the end of a silent one is to be reported first."""
         if self._removal is not None and self._removal.is_full:
             if self._silent is not None:
                 # Only the ack of its end makes room: none of those that wait may have a record.

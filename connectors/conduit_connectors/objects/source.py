@@ -32,11 +32,11 @@ class Source(sdk.SplittableSource[SourceOptions]):
     was stored since. `on_replaced` says what that is:
 
     - "reread": every object that was stored after those that were read, whatever its name; also one that was read
-      and is replaced, which is read from its start. Stores tell that by the time of an object. Objects that were
-      read in the last hour, up to 256, are remembered, so that a late one, such as a slow upload, is not missed.
-      Where more objects are stored in an hour and uploads in parts are slow, use `after`, which misses none.
-      A local file counts as stored when its inode changed, so that one which is moved there is found. So a change of
-      its mode, its owner or its name counts too: it is read again, unless it is still remembered.
+      and is replaced, which is read from its start. Stores tell that by the time of an object. Objects that were read
+      in the last hour, up to 256, are remembered. So a late one, such as a slow upload, is not missed. Where more
+      objects are stored in an hour and uploads in parts are slow, use `after`, which misses none. A local file counts
+      as stored when its inode changed, so that one which is moved there is found. So a change of its mode, its owner or
+      its name counts too: it is read again, unless it is still remembered.
     - "new-only": objects that are listed after the last one that was read. For names that grow, such as dates. The
       cheapest for many objects: the others are not even listed.
     - "refuse": the same, but an object that is stored later and listed before is an error, so that none is missed.

@@ -52,9 +52,9 @@ class StoreOptions(Options):
         user, at, host = root.removeprefix(f"{scheme}://").rpartition("@")
         kind = _SAME_STORES.get(scheme, scheme)
         # Stores may have buckets of the same name.
-        told = {self.s3_endpoint} if scheme in CLOUD_SCHEMES else set()
-        told |= {value.get_secret_value() for name, value in self.store_options.items() if _TELLS_STORE.search(name)}
-        names = sorted({each.rpartition("@")[2].rstrip("/") for each in told if each})
+        places = {self.s3_endpoint} if scheme in CLOUD_SCHEMES else set()
+        places |= {value.get_secret_value() for name, value in self.store_options.items() if _TELLS_STORE.search(name)}
+        names = sorted({each.rpartition("@")[2].rstrip("/") for each in places if each})
         folder = "/".join([f"{user.partition(':')[0]}{at}{host}", *filter(None, path.split("/"))])
         return f"{kind}://{folder}" + "".join(f" of {name}" for name in names)
 

@@ -35,7 +35,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def marker(self) -> str:
-        """The file in the folder by which a task knows that it reaches the place of the driver, in this run."""
+        """The file in the folder by which a task checks that it reaches the place of the driver, in this run."""
         # Stores of tables take no files but those that end as data does.
         return f"{self.fence:012d}-{self.run}.grant.parquet"
 
@@ -203,7 +203,7 @@ def clear_dead(
     for path, modified in files:
         folder, _, name = path.partition("/")
         gone = owner is not None and folder == owned_folder(owner) and modified < now - age_seconds
-        # Whoever works under the newest fence has applied the last commit of all before, and removed what they left.
+        # The process under the newest fence has applied the last commit of all before, and removed what they left.
         outdated = _OWNED.fullmatch(folder) is not None and 0 < fence_of(name) < fences[folder]
         if folder in old or gone or outdated:
             dead[folder].append(name)

@@ -66,8 +66,8 @@ class Destination(DatasetDestination[DestinationOptions]):
     folder `_conduit` must stay.
 
     All files have the same columns: those that `columns` declares, else those of earlier files, which `_conduit/schema`
-    keeps, else those of the first records that arrive. What Arrow would have to change to store it is refused, and a
-    record with a field that has no column too, unless the field is null.
+    keeps, else those of the first records that arrive. What Arrow would have to change to store it is refused. So is a
+    record with a field that has no column, unless the field is null.
 
     Records may change the columns of later files: with `on_new_field="add"` these have more columns, with
     `on_type="widen"` larger integers, double floats and decimals with more digits. Earlier files stay as they are, so

@@ -88,12 +88,12 @@ class Source(sdk.SplittableSource[SourceOptions]):
     after the last file. The next run reads the files whose names sort after the last one that was read. A file that was
     read to its end may be deleted. One that was read in part must still be there and unchanged, else that is an error.
 
-    Of a folder all files are read whose names end in `.parquet`, at any depth, without those whose name or folder
-    begins with a dot or an underscore.
+    In a folder, files are read whose names end in `.parquet`, at any depth. Files and folders whose names begin with a
+    dot or an underscore are left out.
 
-    Files are decoded in another process with a limit on its memory, so a file that is hostile or damaged ends neither
-    this process nor its memory. A row with a value that Python cannot hold, such as a time in nanoseconds or a
-    text that is no UTF-8, becomes a dead letter without content. `columns` can leave such columns out.
+    Files are decoded in another process with a limit on its memory. So a hostile or damaged file ends neither this
+    process nor its memory. A row with a value that Python cannot hold becomes a dead letter without content: a time in
+    nanoseconds, a text that is no UTF-8. `columns` can leave such columns out.
 
     On Spark the executors read several files at once, and the row groups of large ones.
     """
@@ -271,7 +271,7 @@ def _groups_of(reader: ParquetReader, file: BinaryIO) -> list[RowGroup]:
     try:
         return reader.list_groups(file)
     except ValueError:
-        # Whoever reads it finds what is wrong, and says it.
+        # A later read finds what is wrong, and reports it.
         return []
 
 

@@ -40,7 +40,7 @@ class Destination(SqlDestination[DestinationOptions], sdk.ManyWriterDestination[
     A row that the table refuses is refused alone. Integers beyond 64 bits, decimals, dates, times and UUIDs
     are sent as text, which PostgreSQL reads as the type of the column; objects and lists as JSON.
 
-    On Spark each task copies its rows into a staging table of its own, and the driver moves them, in the order of the
+    On Spark each task copies its rows into a staging table of its own. The driver moves them, in the order of the
     source, in the transaction that has the checkpoint.
     """
 

@@ -33,7 +33,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     position any more, the source refuses to run.
 
     Rows are read in chunks while their changes stream, without locks (`snapshot`). A row that changes meanwhile is read
-    as its change, so a destination with a row for each key has the state of the table when the snapshot ends. A table
+    as its change. So a destination with a row for each key has the state of the table when the snapshot ends. A table
     can be requested again while the source runs. The columns of each table are announced as its schema.
 
     A change of a key is a `delete` and a `create`. A truncate is one `delete` without a key for each table, with

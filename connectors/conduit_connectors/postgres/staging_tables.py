@@ -45,7 +45,7 @@ class TableGrant(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def marker(self) -> str:
-        """The table by which a task knows that it reaches the database of the driver, and that its run goes on."""
+        """The table by which a task checks that it reaches the database of the driver, and that its run goes on."""
         return PREFIX + self.grant.run
 
 
@@ -175,7 +175,7 @@ class TaskTable:
             with self._database.transaction():
                 self._write(table, groups)
                 self._tables.describe(table, f"{self._task.grant.folder}/{name}", groups)
-                # M3: whoever ends this run drops the marker. So either this fails, or they see the table.
+                # M3: the process that ends this run drops the marker. So either this fails, or they see the table.
                 self._database.run(f"LOCK TABLE {self._granted.marker} IN ACCESS SHARE MODE")
         except (NotThisRow, StatementRefused) as error:
             raise PieceRefused(f"the rows of a part cannot be staged: {error}") from error

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class MicroBatches:
     """The rows of a query that has no end, in batches. Spark starts the next batch when all rows of one are acked.
 
-    A batch is on disk before its first row is read, so its rows have the same order and the same positions in every
-    run, whether or not Spark runs the batch again. One generation of a stream is one checkpoint of Spark; a run from
-    the beginning is a new generation.
+    A batch is on disk before its first row is read. So its rows have the same order and positions in every run, even if
+    Spark runs the batch again. One generation of a stream is one checkpoint of Spark; a run from the beginning is a new
+    generation.
     """
 
     def __init__(self, folder: Path, origin: str, name: str, work: JobGroup) -> None:

@@ -99,9 +99,9 @@ def check_keys(keys: Sequence[KeyValues], columns: Sequence[str]) -> None:
             _check_value(name, value)
     for key, following in pairwise(keys):
         if key == following:
-            told = ", ".join(map(str, key))[:200]
+            shown = ", ".join(map(str, key))[:200]
             raise FatalError(
-                f"several rows have {', '.join(columns)} = {told}, so one of them would be lost",
+                f"several rows have {', '.join(columns)} = {shown}, so one of them would be lost",
                 suggestion="order by columns that are unique together: add to `key`",
             )
 

@@ -44,7 +44,7 @@ class NameRules(msgspec.Struct, frozen=True):
             raise RecordRefused("has two fields whose names differ only in case, which are one column")
 
     def _check_name(self, name: str) -> None:
-        # The type is a promise of whoever made the record, and code of users makes records.
+        # The type is a promise of the code that made the record, and code of users makes records.
         if not isinstance(name, str):
             raise RecordRefused(f"has the field {name!r}, whose name is no text")
         if not is_name(name) or not (name or self.allows_empty):

@@ -151,15 +151,15 @@ class TableFitter:
             if name in row.keys or row.gone:
                 raise NotThisRow(f"{row.table} has no column {name!r}, which is part of the key")
         # A column that is missing reads as null: nothing is lost.
-        told = [name for name, place in new.items() if row.values[place] is not None]
-        if told and policy == "refuse":
+        present = [name for name, place in new.items() if row.values[place] is not None]
+        if present and policy == "refuse":
             raise NotThisRow(
-                f"{row.table} has no column {', '.join(map(repr, told))} (on_new_field can add it, or ignore the field)"
+                f"{row.table} has no column {', '.join(map(repr, present))} (on_new_field can add it, or ignore it)"
             )
-        if told and policy == "add":
-            named = ", ".join(map(repr, told))
+        if present and policy == "add":
+            named = ", ".join(map(repr, present))
             with self._altering(f"cannot add the column {named} to {row.table}"):
-                for name in told:
+                for name in present:
                     self._database.add_column(row.table, name, row.kinds[new[name]])
             _logger.info("added the column %s to the table %r", named, row.table)
             table = self._read_table(row.table)

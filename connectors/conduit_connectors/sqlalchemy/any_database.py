@@ -50,7 +50,7 @@ class AnyDatabase(SqlDatabase):
     it. Such databases are known by nothing, so no table is altered.
     """
 
-    # No name has it, so it can be told from what names have.
+    # No name has it, so it differs from all that names have.
     mark: ClassVar[str] = "\0"
 
     def __init__(self, engine: Engine) -> None:
@@ -184,7 +184,7 @@ class AnyDatabase(SqlDatabase):
             # Some databases have no truths, and dialects make small integers of them.
             return None
         fit = fit_of(kind, column, typed=True)
-        # Nobody knows whether this database would refuse the value, or round it.
+        # It is unknown whether this database would refuse the value, or round it.
         return fit if fit is None or fit.holds is None else fit._replace(silent=True)
 
     def unique_count(self, table: str) -> int:

@@ -39,10 +39,10 @@ class Destination(SqlDestination[DestinationOptions]):
     of some engines of MySQL, are the operator's to avoid.
 
     `sqlite`, `postgresql+psycopg` and `mysql+pymysql` behave as the connectors of these databases do, on connections
-    that SQLAlchemy makes. Others are known by their dialect only: tables are created before the transaction, not as a
-    part of it, and are not altered, so `on_new_field="add"` and other values of `on_type` than "refuse" are an error.
-    There an upsert is an update, and an insert where no row was found. In tables that it creates there, all but
-    numbers, truths and bytes is text.
+    that SQLAlchemy makes. Others are known by their dialect only: tables are created before the transaction and are not
+    altered. So `on_new_field="add"` and other values of `on_type` than "refuse" are an error. There an upsert is an
+    update, and an insert where no row was found. In tables that it creates there, all but numbers, truths and bytes is
+    text.
     """
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:

@@ -51,7 +51,7 @@ def _no_address() -> FatalError:
 
 
 def translate(error: Exception, what: str) -> Exception:
-    """Return what an error means for whoever ran a statement. `what` names the kind of database."""
+    """Return what an error means for the caller of a statement. `what` names the kind of database."""
     if isinstance(error, UnicodeEncodeError):
         return NotThisRow("has half of a surrogate pair in a text, which no SQL text can carry")
     text = " ".join(str(getattr(error, "orig", None) or error).split())[:2000] or type(error).__name__

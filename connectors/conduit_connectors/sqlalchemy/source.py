@@ -65,10 +65,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
     Resumes exactly after any row; at-least-once, exactly-once in an exactly-once pipeline. It ends at the last row, or
     with `tail` waits for more.
 
-    A row that is committed later than one with a larger value, which was read, is skipped: no database says in a way
-    that is common to all which transactions are open. `delay_seconds` prevents that, if no transaction takes longer
-    from the moment when it takes its value to its commit: rows are read up to the largest value that was seen so long
-    ago. On PostgreSQL `postgres.polling` knows instead of waiting. Deleted rows are not seen, nor changes that leave
+    A row that is committed later than one with a larger value, which was read, is skipped: there is no way common to
+    all databases to list open transactions. `delay_seconds` prevents that, if no transaction takes longer from its
+    value to its commit: rows are read up to the largest value that was seen so long ago. On PostgreSQL
+    `postgres.polling` asks the server instead of waiting. Deleted rows are not seen, nor changes that leave
     the column as it is. `column` and `key` together must be unique and never null; an index on both helps.
 
     On Spark executors read ranges of the order, each with a connection of its own; a row that moves or goes meanwhile

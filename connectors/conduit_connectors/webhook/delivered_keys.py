@@ -42,8 +42,8 @@ class DeliveredKeys:
         self._start = 0
         """Where the keys begin in the log that are still remembered."""
         self._known = {hashes[at : at + KEY_SIZE] for at in range(0, len(hashes), KEY_SIZE)}
-        # Without keys, a number that no other run has: a record that was lost in a crash and another one that came in
-        # its place must have different positions, or a destination would take the second for the first.
+        # Without keys, a number that no other run has: a record that was lost in a crash and another in its place must
+        # have different positions. Else a destination would take the second for the first.
         self._run = bytes(8) if keyed else os.urandom(8)
 
     def __contains__(self, name: bytes) -> bool:

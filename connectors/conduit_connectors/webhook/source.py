@@ -42,8 +42,8 @@ class Source(EndpointSource[SourceOptions]):
     answered 503, and the sender has to send it again. So nothing is lost that was answered 200.
 
     At-least-once: a sender that got no answer repeats. With `key_header` or `key_path`, repeats are dropped: the names
-    of the last `keys_max` records are committed with the position, so each record arrives once in an exactly-once
-    pipeline, across restarts too, if the sender repeats it before so many others were sent.
+    of the last `keys_max` records are committed with the position. So each record arrives once in an exactly-once
+    pipeline, if the sender repeats it before so many others.
     """
 
     repeatable = False

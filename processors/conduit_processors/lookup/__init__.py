@@ -1,4 +1,4 @@
-"""Processors that add what a table knows about a record: `lookup.file` from a file, `lookup.table` from a database."""
+"""Processors that add what a table has about a record: `lookup.file` from a file, `lookup.table` from a database."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -21,7 +21,7 @@ _SCHEMA_IDS_MAX: Final = 2**32
 
 
 class SchemaUnusable(Exception):
-    """The registry has no such schema, or one that cannot be used. Whoever asked decides what that means."""
+    """The registry has no such schema, or one that cannot be used. The caller decides what that means."""
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True):

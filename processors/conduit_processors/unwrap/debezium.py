@@ -38,9 +38,9 @@ class Debezium(Processor[DebeziumOptions]):
     """Replaces the record by the change that a Debezium event describes; the position stays.
 
     The event may stand alone or beside its schema, as `{"schema": …, "payload": event}`. A key in such
-    an envelope is unpacked too. Metadata is the record's, then `opencdc.readAt` from `ts_ms`,
-    `opencdc.createdAt` and `opencdc.collection` from `source`, other fields of the event as
-    `debezium.<field>`, and last the fields of `source` by their own names; the later wins.
+    an envelope is unpacked too. Metadata is the record's, then `opencdc.readAt` from `ts_ms`, `opencdc.createdAt` and
+    `opencdc.collection` from `source`. Other fields of the event come as `debezium.<field>`, and last the fields of
+    `source` by their own names; the later wins.
     """
 
     blocking = False

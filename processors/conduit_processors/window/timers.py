@@ -27,8 +27,8 @@ class Timers(Generic[T]):
 
     As long as the state of the processor is in memory, so are its timers: the processor adds all of them when it
     opens, and then calls `begin`. Once the state is larger than its cache, each timer is a key of the state, which
-    sorts by its time, and the next ones are in memory too. Then `is_stored` is True, also after a restart, and
-    `count` is kept in the state.
+    sorts by its time. The next ones are in memory too. Then `is_stored` is True, also after a restart, and `count` is
+    kept in the state.
 
     `add` and `take` are called only when nothing can fail any more, because memory is not undone with a record.
     """

@@ -180,3 +180,29 @@ def test_data_that_is_shown_can_be_read() -> None:
         assert blocks
         for page, text in blocks:
             assert read(textwrap.dedent(text)), page
+
+
+WORDS_MAX = 25
+PAGES_OF_FIGURES = {"performance.md", "scale.md"}
+
+
+def test_a_sentence_has_at_most_25_words() -> None:
+    """Tables, decisions and the pages of measurements aside; a link and a list of names in code count as one word."""
+    pages = [page for page in EVERY_PAGE if not {"decisions", "reference", "benchmarks"} & set(page.parts)]
+    long = [
+        f"{page.relative_to(ROOT)}: {sentence}"
+        for page in pages
+        if page.name not in PAGES_OF_FIGURES
+        for sentence in _sentences(page.read_text())
+        if sum(bool(re.search(r"\w", word)) for word in sentence.split()) > WORDS_MAX
+    ]
+
+    assert not long, "\n".join(long)
+
+
+def _sentences(markdown: str) -> list[str]:
+    prose = re.sub(r"!?\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^)\s]*\)", "link", ANY_BLOCK.sub("\n\n", markdown))
+    prose = re.sub(r"\(`[^()]*\)", "list", prose)
+    paragraphs = re.split(r"\n\s*\n|\n(?= *(?:[-*|#]|\d+\.))", re.sub(r"[*_`]{2,}", "", prose))
+    texts = [" ".join(each.split()) for each in paragraphs if not each.lstrip().startswith(("|", "#"))]
+    return [sentence for text in texts for sentence in re.split(r"(?<=[.!?:;])\s+|(?<=[.!?]\))\s+", text)]

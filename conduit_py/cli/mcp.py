@@ -166,7 +166,7 @@ class _Tools:
     async def _with_file(self, file: str | None, yaml: str | None, *words: str, seconds: float = SECONDS) -> str:
         """Call a command with a file of the folder, or with a text."""
         if (file is None) == (yaml is None):
-            raise _refusal("give either the name of a file or a text in YAML")
+            raise _refusal("give either `file`, the name of a file, or `yaml`, a text in YAML")
         if file is not None:
             path = self._inside(file)
             if path.suffix not in (".yaml", ".yml") and "run" not in self._allowed:

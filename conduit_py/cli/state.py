@@ -156,7 +156,7 @@ def inspect_state(state: str | None, *, as_json: bool) -> ExitCode:
 
 
 def upgrade_state(state: str | None, *, as_json: bool) -> ExitCode:
-    """Migrate a state, and print from which version to which."""
+    """Migrate a state, and print from which version to which. One that is in use and up to date is left alone."""
     with _reader(state) as before:
         pass
 
@@ -165,7 +165,8 @@ def upgrade_state(state: str | None, *, as_json: bool) -> ExitCode:
             # The file of dead letters is opened by the first call that needs it.
             await store.letters.count()
 
-    trio.run(migrate)
+    if any(each["version"] != each["newest"] for each in before.formats):
+        trio.run(migrate)
     with _reader(state) as after:
         pass
     if as_json:

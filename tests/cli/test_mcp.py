@@ -74,7 +74,7 @@ async def test_files_and_texts_are_validated_explained_and_run(folder: Path) -> 
     assert "kept" in drawn
     assert '"acked": 3' in ran or '"acked":3' in ran
     assert schema["$defs"]["connector"]["properties"]["plugin"]["examples"]
-    assert "give either the name of a file or a text in YAML" in neither
+    assert "give either `file`, the name of a file, or `yaml`, a text in YAML" in neither
 
 
 async def test_a_server_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

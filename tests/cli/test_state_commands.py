@@ -76,6 +76,7 @@ def test_a_backup_of_a_server_that_is_then_killed_loses_no_record(serving: "Serv
     taken = inside("state", "backup", "backup", "--state", "state")
     seen = inside.json("state", "inspect", "--state", "state")
     in_use = inside("state", "restore", "backup", "--state", "state", "--force")
+    upgraded = inside("state", "upgrade", "--state", "state")
     serving.until("numbers", lambda shown: shown["progress"]["acked"] > 40)
     first.send_signal(signal.SIGKILL)
     first.communicate()
@@ -89,6 +90,7 @@ def test_a_backup_of_a_server_that_is_then_killed_loses_no_record(serving: "Serv
 
     assert (taken.returncode, restored.returncode, second.returncode) == (0, 0, 0)
     assert taken.stdout.startswith("backup has the state in state at ")
+    assert upgraded.stdout.startswith(f"state.db is version {STATE.version}\n")
     assert seen[1][0]["pipelines"][0] | {"positions": 1, "status": "running"} == seen[1][0]["pipelines"][0]
     assert in_use.returncode == 3
     assert "is in use by process" in in_use.stderr

@@ -1,11 +1,13 @@
 """The Helm chart: what it renders is valid, may little, and calls the server with options that it has.
 
-`python tests/deploy/test_chart.py` writes the rendered files again, with the `helm` on the path.
+`python tests/deploy/test_chart.py` writes the rendered files again.
 """
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -35,12 +37,14 @@ WAYS: dict[str, list[str]] = {
 }
 WITH_EXAMPLE = "postgres"
 """The way that is rendered with the example of `values.yaml`; the others have no pipelines, as by default."""
-needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not on the path")
+HELM = str(shutil.which("helm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"))
+"""Of the package helm-binary, which the group `test` installs on Linux; elsewhere the one on the path."""
+needs_helm = pytest.mark.skipif(HELM == "None", reason="helm-binary is not made for this machine")
 
 
 def render(settings: list[str], values: str = "") -> "subprocess.CompletedProcess[str]":
     sets = [word for each in settings for word in ("--set", each)]
-    command = ["helm", "template", "shop", str(CHART), "--namespace", "data", "--kube-version", "1.31.0", *sets]
+    command = [HELM, "template", "shop", str(CHART), "--namespace", "data", "--kube-version", "1.31.0", *sets]
     return subprocess.run([*command, "--values", "-"], input=values, capture_output=True, text=True, timeout=300)
 
 
@@ -71,6 +75,13 @@ def test_what_is_rendered_is_valid(way: str) -> None:
         # The schemas have no custom resources: what matters of that one is below.
         if kind != "PodMonitor":
             kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+
+
+@needs_helm
+def test_the_linter_of_helm_finds_nothing() -> None:
+    linted = subprocess.run([HELM, "lint", "--strict", str(CHART)], capture_output=True, text=True, timeout=300)
+
+    assert linted.returncode == 0, linted.stdout + linted.stderr
 
 
 @needs_helm

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 UV = str(Path(sys.executable).parent / "uv")
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 ENVIRONMENTS = ROOT / ".venv" / "pythons"
-ON_MAVEN = {"3.14": "3.14.3-1.5.13"}
+ON_MAVEN = {"3.12": "3.12.1-1.5.10", "3.13": "3.13.5-1.5.12", "3.14": "3.14.3-1.5.13"}
 """Versions of `org.bytedeco:cpython`, a jar with an interpreter that is linked to what most Linuxes have."""
 TESTS = (
     "tests/config", "tests/graph", "tests/inspect", "tests/journal", "tests/processors", "tests/stream",

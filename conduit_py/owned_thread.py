@@ -227,6 +227,10 @@ class _Call(Request):
     final: bool
 
 
+_TRIES = 3
+_AT_ONCE_SECONDS = 0.001
+
+
 class OwnClock(threading.local):
     """Measures how long calls in the calling thread take, without the time in which the machine ran others instead.
 
@@ -252,22 +256,30 @@ class OwnClock(threading.local):
         now = self.now()
         if now - self.asked_at < self.WHOLE_SECONDS:
             return now
+        for _ in range(_TRIES):
+            self._waits = self._ask()
+            before, self.asked_at = now, self.now()
+            if self.asked_at - before < _AT_ONCE_SECONDS:
+                break
+            # The thread may have lost its core between both answers: that wait would count for the wrong call.
+            now = self.now()
+        return self.asked_at
+
+    def _ask(self) -> float:
+        """Return for how many seconds this thread has waited for a core so far."""
+        if self._core_waits is not None:
+            return self._core_waits()
         try:
-            if self._core_waits is not None:
-                self._waits = self._core_waits()
-            else:
-                # Not by `open`, whose buffers take longer than the rest.
-                descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    # Nanoseconds on a core, nanoseconds ready without one, number of times on one.
-                    self._waits = int(os.read(descriptor, 100).split()[1]) / 1e9
-                finally:
-                    os.close(descriptor)
+            # Not by `open`, whose buffers take longer than the rest.
+            descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                # Nanoseconds on a core, nanoseconds ready without one, number of times on one.
+                return int(os.read(descriptor, 100).split()[1]) / 1e9
+            finally:
+                os.close(descriptor)
         except (OSError, IndexError, ValueError):
             # Not Linux, or without these counts: then every second counts.
-            self._waits = 0.0
-        self.asked_at = self.now()
-        return self.asked_at
+            return 0.0
 
     def seconds_since(self, started: float) -> float:
         """Return how long the call has taken so far."""

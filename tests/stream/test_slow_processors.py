@@ -138,6 +138,28 @@ def test_a_call_that_waits_for_something_is_slow_however_busy_the_machine_is() -
     assert own.seconds_since(started) > 0.19
 
 
+@pytest.mark.parametrize("lost_at", [1, 2])
+def test_a_wait_between_the_answers_of_system_and_clock_counts_for_no_call(lost_at: int) -> None:
+    clock = Clock()
+    waited, asked = 0.0, 0
+
+    def core_waits() -> float:
+        nonlocal waited, asked
+        asked += 1
+        answer = waited
+        if asked == lost_at:
+            # The system has answered, and the thread loses its core before it reads the clock.
+            clock.now += 0.15
+            waited += 0.15
+        return answer
+
+    own = OwnClock(clock, core_waits)
+    started = own.start()
+    clock.now += 0.2
+
+    assert own.seconds_since(started) == pytest.approx(0.2)
+
+
 def test_the_system_is_asked_for_waits_only_now_and_then() -> None:
     clock = Clock()
     asked: list[float] = []

@@ -1,14 +1,20 @@
 """GroupOffsets: what is acked of each partition, committed to the consumer group."""
 
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS
 from conduit_connectors.kafka.partition_name import name_partition, parse_partition
 from conduit_py.sdk import TransientError
+
+ASK_AGAIN_SECONDS = 0.1
+_SERVED_SOON = (
+    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE,
+)  # fmt: skip
 
 
 class GroupOffsets:
@@ -23,12 +29,24 @@ class GroupOffsets:
         self._used = used
         self._acked: dict[str, int] = {}
         self._committed: dict[str, int] = {}
+        """What was sent; a commit that nobody waited for may have been refused since."""
+        self._confirmed: dict[str, int] = {}
 
     def find(self, partitions: Sequence[str]) -> dict[str, int]:
         """Where the group is in these partitions; nothing for those in which it has not been."""
         if not self._used:
             return {}
-        answers = self._consumer.committed([parse_partition(partition) for partition in partitions], ANSWER_SECONDS)
+        asked = [parse_partition(partition) for partition in partitions]
+        until = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                answers = self._consumer.committed(asked, ANSWER_SECONDS)
+                break
+            except KafkaException as error:
+                # Brokers that have just started, or changed roles, serve the group a moment later.
+                if error.args[0].code() not in _SERVED_SOON or time.monotonic() > until:
+                    raise
+                time.sleep(ASK_AGAIN_SECONDS)
         return {name_partition(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
 
     def begin(self, placed: Mapping[str, int]) -> None:
@@ -51,6 +69,7 @@ class GroupOffsets:
         for partition in gone:
             self._acked.pop(partition, None)
             self._committed.pop(partition, None)
+            self._confirmed.pop(partition, None)
 
     def commit(self, *, asynchronous: bool) -> bool:
         """Commit to the group what is acked; return False if the group refuses it.
@@ -61,12 +80,9 @@ class GroupOffsets:
             return True
         with self._lock:
             # The group refuses commits while it places its members. So the last commit of a partition has all of it
-            # again: the next owner would repeat what an earlier one only seemed to commit.
-            due = {
-                name: offset
-                for name, offset in self._acked.items()
-                if not asynchronous or offset > self._committed.get(name, -1)
-            }
+            # again that was not confirmed: the next owner would repeat what an earlier one only seemed to commit.
+            done = self._committed if asynchronous else self._confirmed
+            due = {name: offset for name, offset in self._acked.items() if offset > done.get(name, -1)}
             self._committed |= due
         if due:
             offsets = [parse_partition(partition, offset) for partition, offset in due.items()]
@@ -81,7 +97,20 @@ class GroupOffsets:
                     for partition in due:
                         self._committed.pop(partition, None)
                 return False
+            if not asynchronous:
+                with self._lock:
+                    self._confirmed |= {name: offset for name, offset in due.items() if name in self._acked}
         return True
+
+    def commit_at_last(self, seconds: float) -> None:
+        """Commit what is acked, before the consumer is closed.
+
+        The group refuses a commit while it places its members. A consumer that is being closed takes no part in that:
+        it would be refused until the group has given it up, and keep the others waiting so long. So it polls before.
+        """
+        until = time.monotonic() + seconds
+        while not self.commit(asynchronous=False) and time.monotonic() < until:
+            self._consumer.poll(ASK_AGAIN_SECONDS)
 
 
 def given_away(text: str) -> TransientError:

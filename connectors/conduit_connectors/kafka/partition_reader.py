@@ -9,7 +9,7 @@ import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, make_client
-from conduit_connectors.kafka.group_offsets import GroupOffsets, given_away
+from conduit_connectors.kafka.group_offsets import ASK_AGAIN_SECONDS, GroupOffsets, given_away
 from conduit_connectors.kafka.partition_name import (
     GENERATION,
     TakenMessages,
@@ -29,7 +29,6 @@ BUFFER_BYTES_MAX = 16 * 1024 * 1024
 _TAKE_MAX = 2000
 _PAUSE_AFTER_SECONDS = 1.0
 _TICK_SECONDS = 0.5
-_COMMIT_AGAIN_SECONDS = 0.1
 _LOOK_SECONDS = 5.0
 """How often to look for new partitions of topics that are read as a whole, without a group."""
 _LOOK_MAX_SECONDS = 2.0
@@ -159,7 +158,7 @@ class PartitionReader:
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
-        self._group.commit(asynchronous=False)
+        self._group.commit_at_last(self._revoke_seconds)
         self._consumer.close()
 
     def _keep(self, messages: list[Message]) -> None:
@@ -318,7 +317,7 @@ class PartitionReader:
         until = time.monotonic() + self._revoke_seconds
         # The group refuses a commit while it places its members. They begin at what is committed, so it is repeated.
         while not (committed := self._group.commit(asynchronous=False)) and time.monotonic() < until:
-            time.sleep(_COMMIT_AGAIN_SECONDS)
+            time.sleep(ASK_AGAIN_SECONDS)
         self._forget(gone)
         consumer.incremental_unassign(partitions)
         if not handled or not committed:

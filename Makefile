@@ -173,7 +173,9 @@ release: .venv/.ready-release
 	@rm -rf .venv/shipped && $(BIN)/uv venv --quiet --python $(BIN)/python .venv/shipped
 	@$(BIN)/uv export --quiet --frozen --all-extras --no-dev --no-emit-project --output-file .venv/shipped/requirements.txt
 	@VIRTUAL_ENV=.venv/shipped $(BIN)/uv pip install --quiet --require-hashes --requirement .venv/shipped/requirements.txt
-	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.cdx.json .venv/shipped
+	@version=$$($(BIN)/python -c "import conduit_py; print(conduit_py.__version__)") && \
+		sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > .venv/shipped/pyproject.toml
+	@$(BIN)/cyclonedx-py environment --pyproject .venv/shipped/pyproject.toml --output-reproducible --output-file dist/sbom.cdx.json .venv/shipped
 	@$(BIN)/pip-licenses --python .venv/shipped/bin/python --format markdown --order license --output-file dist/licences.md
 	@$(BIN)/python tests/support/licences.py dist/sbom.cdx.json
 	@ls -l dist

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from types import MappingProxyType
 
@@ -114,6 +115,27 @@ def test_the_files_and_folders_that_the_architecture_names_exist() -> None:
 
     assert len(named) > 40
     assert missing == []
+
+
+NAMED_TEST = re.compile(r"(?<![.\w])(?:tests/[\w/]*)?test_\w+(?:\.py|\*\.py|…)?")
+
+
+def test_tests_that_are_named_exist() -> None:
+    """Those that show a promise: a file, a test, or with `…` the beginning of its name."""
+    texts = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    files = {str(path.relative_to(ROOT)) for path in texts} | {path.name for path in texts}
+    tests = {name for text in texts.values() for name in re.findall(r"def (test_\w+)", text)}
+    named = {
+        (str(page.relative_to(ROOT)), name)
+        for page in EVERY_PAGE
+        for name in NAMED_TEST.findall(ANY_BLOCK.sub("", page.read_text()))
+    }
+    missing = {
+        (page, name) for page, name in named if not any(fnmatch(each, name.replace("…", "*")) for each in files | tests)
+    }
+
+    assert len(named) > 100
+    assert missing == set()
 
 
 ANY_BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)

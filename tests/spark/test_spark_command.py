@@ -128,7 +128,7 @@ def test_check_says_it_in_json_too(tmp_path: Path) -> None:
         ('objects.Destination(url="out")', "out is staged by executors: each task writes its part at the place itself"),
         (
             'objects.Destination(url="out")',
-            "exactly once: out shows what was staged for a transaction",
+            "exactly once, in order: out shows what was staged for a transaction",
         ),
         ('parquet.Destination(path="out")', "out is written by the driver: its columns are those of the first records"),
     ],

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 import trio
 
 from conduit_py.errors import FatalError, describe
@@ -22,6 +21,8 @@ from conduit_py.queue.message_body import (
     ObjectRecord,
     ObjectThread,
     as_reading,
+    decode_position,
+    encode_position,
     end_point,
     is_end_point,
     offset_of,
@@ -132,7 +133,7 @@ class QueueSource(SharedSource[OptionsT]):
 
     def progress(self, positions: Sequence[bytes]) -> Sequence[ShardProgress]:
         reached: dict[str, bytes] = {}
-        for partition, point in map(_decode, positions):
+        for partition, point in map(decode_position, positions):
             reached[partition] = point
         made: list[ShardProgress] = []
         for partition, point in reached.items():
@@ -145,7 +146,7 @@ class QueueSource(SharedSource[OptionsT]):
     async def ack(self, positions: Sequence[bytes]) -> None:
         self._in_flight.release(len(positions))
         finished: list[QueueDelivery] = []
-        for partition, point in map(_decode, positions):
+        for partition, point in map(decode_position, positions):
             item = self._work.tracked(partition)
             if item is None:
                 continue
@@ -291,8 +292,8 @@ class QueueSource(SharedSource[OptionsT]):
         if last or not parts:
             await self._close(item, finished=last)
         self._in_flight.admit([part.size for part in parts])
-        positions = [_encode(item.partition, point_at(part.offset)) for part in parts]
-        positions[-1:] = [_encode(item.partition, item.read)] if parts else []
+        positions = [encode_position(item.partition, point_at(part.offset)) for part in parts]
+        positions[-1:] = [encode_position(item.partition, item.read)] if parts else []
         return as_reading(parts, positions)
 
     async def _close(self, item: WorkItem, *, finished: bool) -> None:
@@ -318,7 +319,7 @@ class QueueSource(SharedSource[OptionsT]):
             keys=[delivery.id.encode() for delivery in deliveries],
             metadata=[dict(delivery.attributes) for delivery in deliveries],
         )
-        positions = [_encode(item.partition, item.read) for item in items]
+        positions = [encode_position(item.partition, item.read) for item in items]
         return Payloads([delivery.body for delivery in deliveries], positions, bytes, columns)
 
     async def _ack(self, deliveries: Sequence[QueueDelivery]) -> None:
@@ -339,15 +340,3 @@ class QueueSource(SharedSource[OptionsT]):
             return await method(*args)
         # Abandoned on cancel: a `receive` may wait for minutes, and what it receives then is delivered again.
         return await trio.to_thread.run_sync(method, *args, abandon_on_cancel=True)
-
-
-def _encode(partition: str, point: bytes) -> bytes:
-    return msgspec.json.encode([partition, point.decode()])
-
-
-_POSITION = msgspec.json.Decoder(tuple[str, str])
-
-
-def _decode(position: bytes) -> tuple[str, bytes]:
-    partition, point = _POSITION.decode(position)
-    return partition, point.encode()

@@ -103,6 +103,11 @@ def test_check_warns_of_settings_that_open_spark_to_others(tmp_path: Path) -> No
     ("source", "said"),
     [
         ('file.Source(path="in.txt")', "in is read by the executors: it is divided into parts"),
+        ('file.Source(path="in.csv", format="csv")', "in is read by the executors: it is divided into parts"),
+        ('file.Source(path="in.csv.gz", format="csv")', "in is read by the executors: it is divided into parts"),
+        ('objects.Source(url="in/*.jsonl.gz")', "in is read by the executors: it is divided into parts"),
+        ('objects.Source(url="in/*", format="json", after="delete")', "in is read by the driver: objects get"),
+        ('parquet.Source(path="in.parquet")', "in is read by the executors: it is divided into parts"),
         ('file.Source(path="in.txt", tail=True)', "in is read by the driver: it waits for more at the end"),
         ("stdio.Source()", "in is read by the driver: a process has one standard input"),
     ],

@@ -27,8 +27,8 @@ FACE = {
         AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data Dataset decode_json
         decode_payload Defer DestinationConnector DriftCount DuplicateKeys encode_json encode_payload EncodedPositions
         EndOfSource EndpointSource FatalError Fate FateHandler Fenced Fetched FieldType foreign_position HttpAnswer
-        HttpRequest is_too_deep
-        JSON_DEPTH_MAX Lag LazyColumn ManyWriterDestination MapPositions may_repeat_keys MessageId metadata NothingYet
+        HttpRequest is_too_deep JSON_DEPTH_MAX KeptOrder
+        Lag LazyColumn ManyWriterDestination MapPositions may_repeat_keys MessageId metadata NothingYet
         Operation Options PartId Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor
         processor QueueCounts Reading Record RecordRefused Records Result Rows SchemaField SecretProvider
         SecretUnavailable SnapshotRefused SnapshotRequest SourceCheckpoint SourceConnector SplittableSource

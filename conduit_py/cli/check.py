@@ -67,7 +67,7 @@ def check(
             for destination, (way, why) in _ways_to_write(graph).items():
                 put(f"  {destination} is {way}: {why}")
             for each in guarantees(graph):
-                put(f"  {each.source} → {each.destination}: {each.promise}: {each.why}")
+                put(f"  {each.source} → {each.destination}: {each.promise}, {each.order}: {each.why}")
             for probe in probes:
                 if probe.pipeline == graph.pipeline.id:
                     put(f"  {probe.sentence()}", sys.stderr if probe.status == "failed" else None)

@@ -196,7 +196,8 @@ def _facts(shown: dict[str, Any]) -> list[str]:
     where = f", {engine_of(shown)}" if engine_of(shown) else ""
     facts.append(f"delivery {shown['delivery']}, dead letters to {letters['handler']}{where}")
     facts += [
-        f"{each['source']} → {each['destination']}: {each['promise']}: {each['why']}" for each in shown["guarantees"]
+        f"{each['source']} → {each['destination']}: {each['promise']}, {each['order']}: {each['why']}"
+        for each in shown["guarantees"]
     ]
     if progress:
         facts.append(

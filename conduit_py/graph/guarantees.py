@@ -1,4 +1,4 @@
-"""Guarantees: how often the records of each source arrive at each destination, and why."""
+"""Guarantees: how often the records of each source arrive at each destination, in which order, and why."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -11,6 +11,7 @@ from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import Destination, Source
 from conduit_py.sdk.destination import ManyWriterDestination, TransactionalDestination, WriteGuarantee
 from conduit_py.sdk.endpoint import EndpointSource
+from conduit_py.sdk.kept_order import KeptOrder
 
 Promise: TypeAlias = Literal["exactly once", "effectively once", "at least once", "at most once", "best effort"]
 
@@ -21,6 +22,8 @@ class Guarantee(msgspec.Struct, frozen=True):
     source: str
     destination: str
     promise: Promise
+    order: str
+    """Which records arrive in order; between two sources there is never an order."""
     why: str
 
 
@@ -34,8 +37,20 @@ def guarantees(graph: Graph) -> list[Guarantee]:
         for destination in graph.destinations
         if destination.id in reached[source.id]
     ]
-    promised = [Guarantee(source.id, at.id, *_promise(graph, source, at)) for source, at in pairs]
-    return promised + [Guarantee("outbox", target, *_outbox_promise(target, graph)) for target in graph.pipeline.outbox]
+    promised = [_guarantee(source, at, *_promise(graph, source, at)) for source, at in pairs]
+    return promised + [_outbox_guarantee(target, graph) for target in graph.pipeline.outbox]
+
+
+def _guarantee(source: Node, at: Node, promise: Promise, why: str) -> Guarantee:
+    # Invariant 1: whatever runs between the two, records arrive in the order of `read`, so only the ends say less.
+    order = _source(source).order.within(_destination(at).order)
+    return Guarantee(source.id, at.id, promise, order, why)
+
+
+def _outbox_guarantee(target: str, graph: Graph) -> Guarantee:
+    promise, why = _outbox_promise(target, graph)
+    order = KeptOrder.EVERYTHING.within(graph.pipeline.outbox[target].order)
+    return Guarantee("outbox", target, promise, order, why)
 
 
 def _outbox_promise(target: str, graph: Graph) -> tuple[Promise, str]:
@@ -82,8 +97,7 @@ def _exactly_once(graph: Graph, at: Node, writing: sdk.DestinationConnector[Any]
     if at.id == committing_destination(graph):
         return f"{at.id} commits records and progress in one transaction of its own"
     if graph.pipeline.spark is not None and isinstance(writing, ManyWriterDestination):
-        what = f"{at.id} shows what was staged for a transaction, by any process, once it is committed"
-        return f"{what}, in the order of each source"
+        return f"{at.id} shows what was staged for a transaction, by any process, once it is committed"
     return f"{at.id} stages records and applies them once the transaction is committed"
 
 

@@ -228,3 +228,17 @@ def offset_of(point: bytes) -> int:
 
 def is_end_point(point: bytes) -> bool:
     return point.startswith(b"~")
+
+
+def encode_position(partition: str, point: bytes) -> bytes:
+    """Return the position of a point in a partition."""
+    return msgspec.json.encode([partition, point.decode()])
+
+
+_POSITION = msgspec.json.Decoder(tuple[str, str])
+
+
+def decode_position(position: bytes) -> tuple[str, bytes]:
+    """Return the partition and the point in it."""
+    partition, point = _POSITION.decode(position)
+    return partition, point.encode()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 import trio
 
 from conduit_py.errors import FatalError, describe
@@ -22,13 +21,24 @@ from conduit_py.queue.message_body import (
     ObjectRecord,
     ObjectThread,
     as_reading,
+    decode_position,
+    encode_position,
     end_point,
     is_end_point,
     offset_of,
     parse_body,
     point_at,
 )
-from conduit_py.queue.work_in_progress import ByteWindow, Cooldown, HeldMessage, Lease, WorkInProgress, WorkItem
+from conduit_py.queue.work_in_progress import (
+    ByteWindow,
+    Cooldown,
+    HeldMessage,
+    Lease,
+    Received,
+    WorkInProgress,
+    WorkItem,
+)
+from conduit_py.sdk.kept_order import KeptOrder
 from conduit_py.sdk.plugin import OptionsT
 from conduit_py.sdk.source import QueueCounts, Reading, Records, ShardProgress, ShardTable, SharedShard, SharedSource
 
@@ -61,6 +71,11 @@ class QueueSource(SharedSource[OptionsT]):
     def objects(self) -> ObjectOpener:
         """Return what opens the announced objects."""
         raise NotImplementedError(f"{type(self).__qualname__} cannot read objects: its messages are the records")
+
+    @property
+    def order(self) -> KeptOrder:
+        # Shards are worked on side by side; a message that is a record is a shard of its own.
+        return KeptOrder.NOTHING if self.settings.messages is BodyKind.RECORD else KeptOrder.OBJECT
 
     @property
     def gives(self) -> Any:
@@ -118,7 +133,7 @@ class QueueSource(SharedSource[OptionsT]):
 
     def progress(self, positions: Sequence[bytes]) -> Sequence[ShardProgress]:
         reached: dict[str, bytes] = {}
-        for partition, point in map(_decode, positions):
+        for partition, point in map(decode_position, positions):
             reached[partition] = point
         made: list[ShardProgress] = []
         for partition, point in reached.items():
@@ -131,7 +146,7 @@ class QueueSource(SharedSource[OptionsT]):
     async def ack(self, positions: Sequence[bytes]) -> None:
         self._in_flight.release(len(positions))
         finished: list[QueueDelivery] = []
-        for partition, point in map(_decode, positions):
+        for partition, point in map(decode_position, positions):
             item = self._work.tracked(partition)
             if item is None:
                 continue
@@ -178,7 +193,7 @@ class QueueSource(SharedSource[OptionsT]):
         terms = self.settings.terms
         receive = partial(self._queue.receive, min(count, self._queue.receive_max), terms.receive_seconds)
         deliveries: Sequence[QueueDelivery] = await self._call(receive)
-        received = _Received()
+        received = Received()
         for delivery in deliveries:
             parsed = parse_body(delivery, self.settings.messages)
             if isinstance(parsed, Discard):
@@ -198,7 +213,7 @@ class QueueSource(SharedSource[OptionsT]):
         if not received.fresh:
             await trio.sleep(_PAUSE_SECONDS)
 
-    def _sort(self, delivery: QueueDelivery, partitions: tuple[str, ...], received: "_Received") -> None:
+    def _sort(self, delivery: QueueDelivery, partitions: tuple[str, ...], received: Received) -> None:
         """Sort a message: finished ones are acked, ones whose work is held are kept for later, others are new."""
         if all(self._work.is_completed(partition) for partition in partitions):
             self.queue_counts.duplicates += 1
@@ -211,7 +226,7 @@ class QueueSource(SharedSource[OptionsT]):
             received.names.update(partitions)
             received.fresh.append((delivery, partitions))
 
-    async def _track(self, received: "_Received", deadline: float) -> None:
+    async def _track(self, received: Received, deadline: float) -> None:
         """Prepare the work of new messages. A message whose work is all done is only acked."""
         rows = {row.shard: row for row in await self._shards.open(self.scope, list(received.names), self._token)}
         rows |= {row.shard: row for row in await self._take_over(rows.values())}
@@ -277,8 +292,8 @@ class QueueSource(SharedSource[OptionsT]):
         if last or not parts:
             await self._close(item, finished=last)
         self._in_flight.admit([part.size for part in parts])
-        positions = [_encode(item.partition, point_at(part.offset)) for part in parts]
-        positions[-1:] = [_encode(item.partition, item.read)] if parts else []
+        positions = [encode_position(item.partition, point_at(part.offset)) for part in parts]
+        positions[-1:] = [encode_position(item.partition, item.read)] if parts else []
         return as_reading(parts, positions)
 
     async def _close(self, item: WorkItem, *, finished: bool) -> None:
@@ -304,7 +319,7 @@ class QueueSource(SharedSource[OptionsT]):
             keys=[delivery.id.encode() for delivery in deliveries],
             metadata=[dict(delivery.attributes) for delivery in deliveries],
         )
-        positions = [_encode(item.partition, item.read) for item in items]
+        positions = [encode_position(item.partition, item.read) for item in items]
         return Payloads([delivery.body for delivery in deliveries], positions, bytes, columns)
 
     async def _ack(self, deliveries: Sequence[QueueDelivery]) -> None:
@@ -325,25 +340,3 @@ class QueueSource(SharedSource[OptionsT]):
             return await method(*args)
         # Abandoned on cancel: a `receive` may wait for minutes, and what it receives then is delivered again.
         return await trio.to_thread.run_sync(method, *args, abandon_on_cancel=True)
-
-
-class _Received:
-    """The messages of one receive: new ones, repeats of held work, and finished ones."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.fresh: list[tuple[QueueDelivery, tuple[str, ...]]] = []
-        self.again: list[tuple[QueueDelivery, tuple[str, ...]]] = []
-        self.done: list[QueueDelivery] = []
-
-
-def _encode(partition: str, point: bytes) -> bytes:
-    return msgspec.json.encode([partition, point.decode()])
-
-
-_POSITION = msgspec.json.Decoder(tuple[str, str])
-
-
-def _decode(position: bytes) -> tuple[str, bytes]:
-    partition, point = _POSITION.decode(position)
-    return partition, point.encode()

@@ -291,3 +291,13 @@ class ByteWindow:
         for _ in range(min(count, len(self._sizes))):
             self._total -= self._sizes.popleft()
         self._acked.set()
+
+
+class Received:
+    """The messages of one receive: new ones, repeats of held work, and finished ones."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.fresh: list[tuple[QueueDelivery, tuple[str, ...]]] = []
+        self.again: list[tuple[QueueDelivery, tuple[str, ...]]] = []
+        self.done: list[QueueDelivery] = []

@@ -36,6 +36,7 @@ from conduit_py.sdk.destination import (
     WriteGuarantee,
 )
 from conduit_py.sdk.endpoint import EndpointSource, HttpAnswer, HttpRequest
+from conduit_py.sdk.kept_order import KeptOrder
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.secrets import SecretProvider, SecretUnavailable
@@ -79,6 +80,7 @@ __all__ = [
     "FieldType",
     "HttpAnswer",
     "HttpRequest",
+    "KeptOrder",
     "Lag",
     "LazyColumn",
     "ManyWriterDestination",

@@ -9,6 +9,7 @@ import msgspec
 
 from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import RecordRefused, TransientError, text_of
+from conduit_py.sdk.kept_order import KeptOrder
 from conduit_py.sdk.plugin import Connector, OptionsT
 
 FLUSH_SECONDS = 0.005
@@ -63,6 +64,14 @@ class DestinationConnector(Connector[OptionsT], ABC):
         `check` reports a pipeline in which every record that arrives is of another type.
         """
         return Any
+
+    @property
+    def order(self) -> KeptOrder:
+        """Which of its records a reader finds in the order of `write`, if it reads them as they become visible.
+
+        `check` prints it. A table has its rows in order if none is visible before those that were written earlier.
+        """
+        return KeptOrder.EVERYTHING
 
     @property
     def flush_seconds(self) -> float:

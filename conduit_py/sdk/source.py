@@ -9,6 +9,7 @@ import msgspec
 from conduit_py.errors import FleetError
 from conduit_py.payloads import Payloads
 from conduit_py.record import CollectionSchema, Record
+from conduit_py.sdk.kept_order import KeptOrder
 from conduit_py.sdk.plugin import Connector, OptionsT
 
 Records: TypeAlias = list[Record] | Payloads
@@ -142,6 +143,11 @@ class SourceConnector(Connector[OptionsT], ABC):
         `check` reports a pipeline in which the next node can take none of them.
         """
         return Any
+
+    @property
+    def order(self) -> KeptOrder:
+        """Which of its records `read` returns in the order of the source's system. `check` prints it."""
+        return KeptOrder.EVERYTHING
 
     def open(self, position: bytes | None) -> Awaitable[None] | None:
         """Get ready to read what follows `position`; None is from the beginning."""

@@ -174,6 +174,7 @@ class GuaranteeView(ApiModel):
     source: str
     destination: str
     promise: Promise
+    order: str
     why: str
 
 

@@ -17,6 +17,7 @@ from conduit_py.sdk import (
     Data,
     DestinationConnector,
     FatalError,
+    KeptOrder,
     Operation,
     Record,
     RecordRefused,
@@ -123,6 +124,11 @@ class Destination(DestinationConnector[DestinationOptions]):
         options = self.options if self._options is not None else None
         repeats = options is not None and options.id == "key" and options.version_field is None
         return WriteGuarantee.AT_LEAST_ONCE if repeats else WriteGuarantee.IDEMPOTENT
+
+    @property
+    def order(self) -> KeptOrder:
+        # Each shard shows its documents at a time of its own.
+        return KeptOrder.KEY
 
     async def probe(self) -> str:
         async with HttpSession(self.options, self.options.url) as session:

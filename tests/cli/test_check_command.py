@@ -37,7 +37,8 @@ def test_a_sound_file_is_ok(command: "Command") -> None:
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
         "numbers: ok, 1 source, 0 processors, 1 destination\n"
-        "  count → lines: at least once: records in flight are sent again after a crash, with the same delivery key\n",
+        "  count → lines: at least once, in order: "
+        "records in flight are sent again after a crash, with the same delivery key\n",
         "",
     )
 

@@ -36,7 +36,7 @@ def test_a_yaml_file_is_checked_and_drawn(inside: "CommandInside") -> None:
 
     ok, guarantee = inside("check", "orders.yml").stdout.splitlines()
     assert ok == "numbers: ok, 1 source, 0 processors, 1 destination"
-    assert guarantee.startswith("  in → out: at least once: ")
+    assert guarantee.startswith("  in → out: at least once, in order: ")
     assert "source · generator" in inside("graph", "orders.yml").stdout
 
 

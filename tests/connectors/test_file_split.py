@@ -5,9 +5,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conduit_connectors import file
-from hypothesis import given
+from conduit_connectors.file import record_ends
+from conduit_connectors.file.handle import FilePart
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conduit_py.errors import FatalError
@@ -74,6 +77,54 @@ def test_the_parts_of_a_file_are_the_file(lines: list[bytes], ended: bool, size:
         assert rest == (every[start:] if position else every)
 
 
+CSV_PIECES = [b'"', b'""', b",", b"\n", b"\r\n", b"\r", b"a", b'"b"', b"\xff", b"c" * 30, b'"d\nd",e\n', b"\n\n"]
+CSV = st.lists(st.sampled_from(CSV_PIECES), max_size=60).map(b"".join)
+
+
+@given(
+    text=CSV,
+    bom=st.booleans(),
+    size=st.integers(1, 200),
+    block_size=st.integers(1, 50),
+    size_max=st.integers(8, 60),
+    header=st.sampled_from([None, ["x"], ["x", "y"]]),
+    start=st.integers(0, 40),
+)
+@example(text=b'a"b,"c\nd\n"e', bom=False, size=1, block_size=50, size_max=60, header=["x", "y"], start=0)
+def test_the_parts_of_a_csv_file_are_the_file(
+    text: bytes, bom: bool, size: int, block_size: int, size_max: int, header: list[str] | None, start: int
+) -> None:
+    """With quotes in any place, that are closed or not, and rows and lines that are too long."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_ends, "_BLOCK_SIZE", block_size)
+        path = Path(folder) / "in"
+        path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + (b"x,y\n" if header is None else b"") + text)
+        options = {"path": path, "format": "csv", "header": header, "line_size_max": size_max}
+        every = whole(options, None)
+        position = every[start - 1][0].position if 0 < start <= len(every) else None
+
+        assert in_parts(options, position, size) == (every[start:] if position else every)
+
+
+def test_a_csv_file_of_many_blocks_is_divided_at_rows(tmp_path: Path) -> None:
+    """Plain rows, then rows with a quote, then one that spans blocks, then plain ones."""
+    rows = [f"{n},plain" for n in range(30_000)] + [f'{n},"a ""text""\nof two lines"' for n in range(30_000, 60_000)]
+    rows += [f'60000,"{"long " * 300_000}"'] + [f"{n},plain" for n in range(60_001, 90_000)]
+    path = tmp_path / "in.csv"
+    path.write_text("n,text\n" + "\n".join(rows))
+    options: dict[str, Any] = {"path": path, "format": "csv"}
+    splitting = file.Source(**options)
+    splitting.open(None)
+    size = path.stat().st_size
+    parts = [splitting.split(100_000) for _ in range(10)]
+    splitting.teardown()
+    ends = [msgspec.msgpack.decode(part, type=FilePart).end for part in parts]
+
+    assert all(0 <= end - 100_000 * number < 200 * number for number, end in enumerate(ends, 1))
+    assert size > ends[-1]
+    assert [int(record.payload["n"]) for record, _ in in_parts(options, None, 100_000)] == list(range(90_000))
+
+
 def test_a_file_that_was_replaced_since_it_was_split_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_text("one\ntwo\nthree\n")
@@ -93,15 +144,13 @@ def test_a_file_that_was_replaced_since_it_was_split_is_an_error(tmp_path: Path)
     [
         ({}, True),
         ({"format": "json"}, True),
-        ({"format": "csv"}, False),
+        ({"format": "csv"}, True),
         ({"tail": True}, False),
         ({"path": "*.csv", "format": "csv"}, True),
         ({"path": "in.csv.gz", "format": "csv"}, True),
     ],
 )
-def test_lines_of_a_file_that_ends_and_several_files_can_be_split(
-    tmp_path: Path, options: dict[str, Any], can: bool
-) -> None:
+def test_a_file_that_ends_and_several_files_can_be_split(tmp_path: Path, options: dict[str, Any], can: bool) -> None:
     assert file.Source(**{"path": tmp_path / "in", **options}).splits() is can
 
 

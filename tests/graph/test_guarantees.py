@@ -15,9 +15,12 @@ from conduit_connectors import (
     log,
     memory,
     objects,
+    opensearch,
     singer,
     spark,
     sqlite,
+    sqlite_queue,
+    sqs,
     stdio,
 )
 
@@ -38,6 +41,10 @@ from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.guarantees import Guarantee, committing_destination, guarantees
 from conduit_py.sdk import Options, SourceConnector
 from conduit_py.testing.fake_destinations import FakeKeyedDestination, FakeStagedDestination, FakeStorage
+
+TOPIC = kafka.Destination(servers="h:1", topic="a")
+DOCUMENTS = opensearch.Destination(url="http://h:1", index="a")
+QUEUE = "https://sqs.eu-central-1.amazonaws.com/1/q"
 
 
 @processor(state=True)
@@ -89,7 +96,7 @@ class TestPromises:
 
         assert committing_destination(graph) == "rows"
         assert guarantees(graph)[1] == Guarantee(
-            "in", "rows", "exactly once", "rows commits records and progress in one transaction of its own"
+            "in", "rows", "exactly once", "in order", "rows commits records and progress in one transaction of its own"
         )
         assert {each.promise for each in guarantees(graph)} == {"exactly once"}
         assert [each.why.split()[1] for each in guarantees(graph)] == ["recognises", "commits", "stages", "stages"]
@@ -121,6 +128,46 @@ class TestPromises:
         )
 
         assert [(source, at) for source, at, _ in promised(declared)] == [("a", "x"), ("a", "y"), ("b", "y")]
+
+
+class TestOrder:
+    @pytest.mark.parametrize(
+        ("source", "destination", "order"),
+        [
+            (file.Source(path="in"), file.Destination(path="out"), "in order"),
+            (kafka.Source(servers="h:1", topics=["a"]), file.Destination(path="out"), "in order for each partition"),
+            (kafka.Source(servers="h:1", topics=["a"], partitions=[0]), file.Destination(path="out"), "in order"),
+            (file.Source(path="in"), TOPIC, "in order for each partition"),
+            (kafka.Source(servers="h:1", topics=["a"]), TOPIC, "in order for each partition"),
+            (file.Source(path="in"), DOCUMENTS, "in order for each key"),
+            (kafka.Source(servers="h:1", topics=["a"]), DOCUMENTS, "in order for each partition and key"),
+            (file.Source(path="in"), sqs.Destination(url=QUEUE), "in no order"),
+            (file.Source(path="in"), sqs.Destination(url=f"{QUEUE}.fifo"), "in order for each message group"),
+            (
+                sqlite_queue.Source(path="q.db", messages="uri", allowed_prefixes=["/in"]),
+                file.Destination(path="o"),
+                "in order for each object",
+            ),
+            (sqlite_queue.Source(path="q.db", messages="record"), file.Destination(path="o"), "in no order"),
+            (file.Source(path="in"), spark.Sink(format="csv"), "in no order"),
+            (generator.Source(count=1), objects.Destination(url="o", format="json"), "in order"),
+        ],
+        ids=lambda value: (
+            value if isinstance(value, str) else type(value).__module__.removeprefix("conduit_connectors.")
+        ),
+    )
+    def test_both_ends_say_what_is_in_order(self, source: Any, destination: Any, order: str) -> None:
+        declared = pipeline(sources=[Source("in", source)], destinations=[Destination("out", destination)])
+
+        assert [each.order for each in guarantees(compile_pipeline(declared))] == [order]
+
+    def test_a_target_of_the_outbox_has_its_own(self) -> None:
+        declared = pipeline(
+            delivery="exactly_once", outbox={"told": TOPIC, "kept": journal.Destination(path="journal")}
+        )
+
+        found = {each.destination: each.order for each in guarantees(compile_pipeline(declared))}
+        assert found == {"out": "in order", "told": "in order for each partition", "kept": "in order"}
 
 
 class TestRefusals:

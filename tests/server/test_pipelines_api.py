@@ -48,7 +48,9 @@ async def test_a_pipeline_is_shown_with_its_graph_and_counters(
     assert shown["edges"] == [["source", "to"]]
     assert shown["delivery"] == "at_least_once"
     [guarantee] = shown["guarantees"]
-    assert [guarantee[name] for name in ("source", "destination", "promise")] == ["source", "to", "at least once"]
+    assert [guarantee[name] for name in ("source", "destination", "promise", "order")] == [
+        "source", "to", "at least once", "in order",
+    ]  # fmt: skip
     assert "sent again" in guarantee["why"]
     assert shown["dead_letters"] == {"handler": "stop", "window_size": 0, "window_nack_threshold": 0, "records": 0}
 

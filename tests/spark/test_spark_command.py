@@ -103,6 +103,11 @@ def test_check_warns_of_settings_that_open_spark_to_others(tmp_path: Path) -> No
     ("source", "said"),
     [
         ('file.Source(path="in.txt")', "in is read by the executors: it is divided into parts"),
+        ('file.Source(path="in.csv", format="csv")', "in is read by the executors: it is divided into parts"),
+        ('file.Source(path="in.csv.gz", format="csv")', "in is read by the executors: it is divided into parts"),
+        ('objects.Source(url="in/*.jsonl.gz")', "in is read by the executors: it is divided into parts"),
+        ('objects.Source(url="in/*", format="json", after="delete")', "in is read by the driver: objects get"),
+        ('parquet.Source(path="in.parquet")', "in is read by the executors: it is divided into parts"),
         ('file.Source(path="in.txt", tail=True)', "in is read by the driver: it waits for more at the end"),
         ("stdio.Source()", "in is read by the driver: a process has one standard input"),
     ],
@@ -128,7 +133,7 @@ def test_check_says_it_in_json_too(tmp_path: Path) -> None:
         ('objects.Destination(url="out")', "out is staged by executors: each task writes its part at the place itself"),
         (
             'objects.Destination(url="out")',
-            "exactly once: out shows what was staged for a transaction",
+            "exactly once, in order: out shows what was staged for a transaction",
         ),
         ('parquet.Destination(path="out")', "out is written by the driver: its columns are those of the first records"),
     ],

@@ -24,7 +24,7 @@ def as_list(*numbers: int, **more: Any) -> memory.Source:
 
 @pytest.mark.parametrize("kind", ["list", "generated", "paced", "csv"])
 async def test_sources_of_every_kind_are_read_to_their_end(world: World, kind: str) -> None:
-    """Split by executors, or read by the driver: a list, a source with a pace, and CSV, whose rows may span lines."""
+    """Split by executors, or read by the driver: a list, a source with a pace, and CSV."""
     csv = world.folder / "in.csv"
     csv.write_text("id\n" + "".join(f"{n}\n" for n in range(200)))
     sources: dict[str, sdk.SourceConnector[Any]] = {

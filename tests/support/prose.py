@@ -1,6 +1,7 @@
 """sentences: the prose of the repository, from docstrings and comments of Python and from Markdown.
 
-A code span and a link count as one word. What is in parentheses is not counted. Tables, trees and listings are no prose.
+A code span and a link count as one word. What is in parentheses is not counted. Tables, trees and listings are no
+prose.
 """
 
 import ast

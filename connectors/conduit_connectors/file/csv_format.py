@@ -92,7 +92,7 @@ class CsvRows:
         """Take the next complete rows from the buffer, at most `n`, together with blank lines."""
         rows: list[_Row] = []
         stop = 0
-        for row in _cut(lines, self._delimiter, self._size_max, buffer.ended) if n else ():
+        for row in cut_rows(lines, self._delimiter, self._size_max, ended=buffer.ended) if n else ():
             stop = row.stop
             if row.fields or row.refused:
                 rows.append(row)
@@ -123,8 +123,8 @@ class _RowTooLong(Exception):
     """The row ends, but has more bytes than allowed."""
 
 
-def _cut(lines: Lines, delimiter: str, size_max: int, ended: bool) -> Iterator[_Row]:
-    """The rows that `lines` hold, as far as they are complete."""
+def cut_rows(lines: Lines, delimiter: str, size_max: int, *, ended: bool) -> Iterator[_Row]:
+    """Return the rows that `lines` hold, as far as they are complete. No line follows if it `ended`."""
     start = 0
     while start < len(lines.texts):
         base = start

@@ -5,9 +5,9 @@ import os
 import re
 import stat
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -181,7 +181,9 @@ class Handle:
         os.close(self._fd)
 
 
-_BLOCK_SIZE = 64 * 1024
+FindEnd: TypeAlias = Callable[[Handle, int, int], int]
+"""Is given a file, where a record of it begins, and an `offset`. Returns where the record ends that holds `offset - 1`,
+or the end of the file."""
 
 
 class FilePart(msgspec.Struct, frozen=True, array_like=True):
@@ -195,13 +197,13 @@ class FilePart(msgspec.Struct, frozen=True, array_like=True):
     end: int
 
     @classmethod
-    def after(cls, handle: Handle, start: int, size: int) -> "FilePart | None":
-        """Return the part after `start`: about `size` bytes, to the end of a line or of the file; None at its end."""
+    def after(cls, handle: Handle, start: int, size: int, find_end: FindEnd) -> "FilePart | None":
+        """Return the part after `start`: about `size` bytes, to the end of a record or of the file; None at its end."""
         file_size = handle.stat().st_size
         if start >= file_size:
             return None
         handle.unchanged(start)
-        end = _line_end(handle, start + size, file_size) if start + size < file_size else file_size
+        end = find_end(handle, start, start + size) if start + size < file_size else file_size
         position = handle.position(start)
         return cls(str(handle.path.absolute()), position.inode, position.head, start, end)
 
@@ -220,14 +222,3 @@ class FilePart(msgspec.Struct, frozen=True, array_like=True):
                 f"{handle.path} is not the file that was found when it was split, up to byte {self.end}",
                 suggestion="leave the file alone while it is read, and let every machine see the same one at that path",
             )
-
-
-def _line_end(handle: Handle, offset: int, file_size: int) -> int:
-    """Return the end of the line that holds byte `offset - 1`."""
-    offset -= 1
-    while block := handle.read_at(offset, _BLOCK_SIZE):
-        found = block.find(b"\n")
-        if found >= 0:
-            return offset + found + 1
-        offset += len(block)
-    return max(offset, file_size)

@@ -13,6 +13,7 @@ import msgspec
 from conduit_connectors.file.csv_format import CsvRows
 from conduit_connectors.file.handle import HEAD_SIZE, FilePart, FilePosition, FileStart, Handle, hash_head
 from conduit_connectors.file.many_files import is_plain_file, locate_object, read_many_files
+from conduit_connectors.file.record_ends import end_finder
 from conduit_connectors.file.rotation import (
     find_first,
     find_next,
@@ -148,14 +149,13 @@ class Source(sdk.SplittableSource[SourceOptions]):
                 self._reach_end()
 
     def reads_alone(self) -> str | None:
-        why = "it waits for more at the end" if self.options.tail else "a row of CSV may begin in any line"
-        return why if self.options.tail or (is_plain_file(self.options) and self.options.format == "csv") else None
+        return "it waits for more at the end" if self.options.tail else None
 
     def split(self, size: int) -> bytes:
         if self._many is not None:
             return self._many.split(size)  # type: ignore[no-any-return]
         assert self._handle is not None
-        part = FilePart.after(self._handle, self._buffer.offset, size)
+        part = FilePart.after(self._handle, self._buffer.offset, size, end_finder(self.options))
         if part is None:
             raise EndOfSource
         self._buffer = LineBuffer(part.end, self.options.line_size_max)

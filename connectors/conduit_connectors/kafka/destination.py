@@ -139,6 +139,10 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
     def claims(self) -> str:
         return f"the transactional_id {self._transactional_id('<pipeline>')!r} of Kafka at {self.options.servers}"
 
+    @property
+    def order(self) -> sdk.KeptOrder:
+        return sdk.KeptOrder.PARTITION
+
     def datasets(self) -> Sequence[sdk.Dataset]:
         topic = self.options.topic
         return topic_datasets(self.options.servers, self.options.topics if topic is None else [topic])

@@ -152,8 +152,11 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     @property
     def repeatable(self) -> bool:  # type: ignore[override]
-        # Kafka has an order within a partition only.
         return len(self.options.topics) == len(self.options.partitions or []) == 1
+
+    @property
+    def order(self) -> sdk.KeptOrder:
+        return sdk.KeptOrder.EVERYTHING if self.repeatable else sdk.KeptOrder.PARTITION
 
     @property
     def others_may_repeat(self) -> bool:  # type: ignore[override]

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from conduit_connectors.spark.buffered_destination import BufferedDestination
 from conduit_connectors.spark.row_buffer import BufferArguments, BufferOptions, Load
 from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
-from conduit_py.sdk import FatalError
+from conduit_py.sdk import FatalError, KeptOrder
 from conduit_py.sdk.spark import error_text, is_definition_error
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ class Sink(BufferedDestination[SinkOptions]):
 
     def __init__(self, **options: Unpack[SinkArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def order(self) -> KeptOrder:
+        # A batch is written by several tasks of Spark, and what a reader sees of it is up to the format.
+        return KeptOrder.NOTHING
 
     def _row_maker(self, session: "SparkSession") -> RowMaker:
         maker = super()._row_maker(session)

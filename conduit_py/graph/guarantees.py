@@ -11,7 +11,7 @@ from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import Destination, Source
 from conduit_py.sdk.destination import ManyWriterDestination, TransactionalDestination, WriteGuarantee
 from conduit_py.sdk.endpoint import EndpointSource
-from conduit_py.sdk.kept_order import KeptOrder
+from conduit_py.sdk.source import KeptOrder
 
 Promise: TypeAlias = Literal["exactly once", "effectively once", "at least once", "at most once", "best effort"]
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
@@ -9,11 +10,29 @@ import msgspec
 from conduit_py.errors import FleetError
 from conduit_py.payloads import Payloads
 from conduit_py.record import CollectionSchema, Record
-from conduit_py.sdk.kept_order import KeptOrder
 from conduit_py.sdk.plugin import Connector, OptionsT
 
 Records: TypeAlias = list[Record] | Payloads
 """The records of one read, as a list or in columns."""
+
+
+class KeptOrder(Enum):
+    """Records that are in one of these keep their order; between two of them there is none."""
+
+    EVERYTHING = "everything"
+    PARTITION = "partition"
+    KEY = "key"
+    GROUP = "message group"
+    OBJECT = "object"
+    NOTHING = "nothing"
+
+    def within(self, other: "KeptOrder") -> str:
+        """Return in words what is left of this order where only the other one is kept."""
+        if KeptOrder.NOTHING in (self, other):
+            return "in no order"
+        # Each once: a topic that is copied to another keeps the order of what shares a partition in both.
+        parts = [each.value for each in dict.fromkeys((self, other)) if each is not KeptOrder.EVERYTHING]
+        return f"in order for each {' and '.join(parts)}" if parts else "in order"
 
 
 class QueueCounts(msgspec.Struct):

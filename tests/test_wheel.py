@@ -31,23 +31,22 @@ def test_a_built_wheel_installs_and_runs_away_from_the_source(tmp_path: Path) ->
     assert {f"conduit_py/server/page/{name}" for name in TYPES} <= set(names)
     assert not any(name.startswith(("tests", "connectors/", "processors/", "benchmarks", "web")) for name in names)
 
-    installed = tmp_path / "installed"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel)]
+    for built in (wheel, sdist):
+        use_installed(built, tmp_path / f"installed-{built.name}")
+
+
+def use_installed(package: Path, folder: Path) -> None:
+    """Install a package into a folder of its own, and use the modules and the command from there."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", str(folder)]
+    install = [sys.executable, "-m", "pip", "install", *options, str(package)]
     subprocess.run(install, check=True, capture_output=True, timeout=300)
     program = (
         "import conduit_py, conduit_connectors.file, conduit_processors.field, sys;"
         "assert conduit_py.__file__.startswith(sys.argv[1]), conduit_py.__file__;"
         "from conduit_py.sdk.registry import find; find('source', 'file'); find('processor', 'field.set')"
     )
-    command = [sys.executable, "-c", program, str(installed)]
-    subprocess.run(command, check=True, cwd=tmp_path, env={"PYTHONPATH": str(installed)}, timeout=300)
-    shown = subprocess.run(
-        [sys.executable, "-m", "conduit_py.cli.main", "--version"],
-        check=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    env = {"PYTHONPATH": str(folder)}
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=folder.parent, env=env, timeout=300)
+    command = [sys.executable, "-m", "conduit_py.cli.main", "--version"]
+    shown = subprocess.run(command, check=True, cwd=folder.parent, env=env, capture_output=True, text=True, timeout=300)
     assert shown.stdout.strip() == f"conduit-py {__version__}"

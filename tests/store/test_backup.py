@@ -159,15 +159,34 @@ async def test_an_owner_that_ignores_the_lock_spoils_no_backup(state: Path, tmp_
             assert len(set(found)) <= 1
 
 
-async def test_a_cut_notices_a_checkpoint_and_a_log_that_began_again(state: Path) -> None:
+async def test_what_is_committed_after_the_moment_is_not_in_a_copy_of_a_log_that_began_again(
+    state: Path, tmp_path: Path
+) -> None:
+    """Its file is as long as it was before, so the length does not say where its commits end."""
+    async with await SqliteStore.open(state) as store:
+        for number in range(1, 20):
+            await save(store, number)
+        await store.look(lambda tables: cast(SqliteSession, tables.sql).connection.execute("PRAGMA wal_checkpoint"))
+        await save(store, 20)
+        with hold_checkpoints(state):
+            cuts = [backup_module._Cut(state / name, tmp_path / name) for name in ("state.db", "letters.db")]
+            await save(store, 21)
+            for cut in cuts:
+                cut.copy_file()
+            assert all(cut.holds() for cut in cuts)
+
+    assert content(tmp_path) == (20, 20)
+
+
+async def test_a_cut_notices_a_checkpoint_and_a_log_that_began_again(state: Path, tmp_path: Path) -> None:
     async with await SqliteStore.open(state) as store:
         await save(store, 1)
-        cut = backup_module._Cut(state / "state.db")
+        cut = backup_module._Cut(state / "state.db", tmp_path / "state.db")
         await save(store, 2)
         assert cut.holds()
         await store.look(lambda tables: cast(SqliteSession, tables.sql).connection.execute("PRAGMA wal_checkpoint"))
         assert not cut.holds()
-        cut = backup_module._Cut(state / "state.db")
+        cut = backup_module._Cut(state / "state.db", tmp_path / "state.db")
         await save(store, 3)
         assert not cut.holds()
 

@@ -2,9 +2,9 @@
 
 The process that uses a state holds its files alone, so SQLite's backup interface cannot read them from outside. They
 are copied as files instead. While `hold_checkpoints` is in effect, a database file does not change, and its log only
-grows. So the file and the first bytes of its log are what was committed when the length of the log was taken. The
-lengths of both logs are taken together, that of `state.db` first: a letter is durable before the position behind it,
-so no position of the copy is past a record whose letter is missing.
+gets more. So the file and a copy of its log are what was committed when the log was copied. The logs are copied first,
+that of `state.db` whole before that of `letters.db`: a letter is durable before the position behind it, so no position
+of the copy is past a record whose letter is missing.
 
 That the files did not change is checked afterwards, and the copy is made again if they did.
 """
@@ -236,21 +236,22 @@ def _raise_fences(database: Path) -> None:
 
 
 class _Cut:
-    """One database at one moment: its file, and the length that its log had."""
+    """One database at one moment: its file, and a copy of its log as it was when this was made."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, target: Path) -> None:
+        self.file, self._target = file, target
         self.log = file.with_name(f"{file.name}-wal")
         self._before = self._look()
-        self._log_size = self.log.stat().st_size if self.log.exists() else 0
-
-    def copy(self, target: Path) -> None:
         # A log of an earlier attempt would be applied to the new copy.
         for suffix in ("-wal", "-shm", "-journal"):
             target.with_name(f"{target.name}{suffix}").unlink(missing_ok=True)
-        _copy_bytes(self.file, target, None)
-        if self._log_size:
-            _copy_bytes(self.log, target.with_name(f"{target.name}-wal"), self._log_size)
+        # To note its length is not enough. A log that began again has new commits in front of what is left of old
+        # ones: its length stays, and a later copy would have commits that came after the moment.
+        if self.log.exists():
+            _copy_bytes(self.log, target.with_name(f"{target.name}-wal"), self.log.stat().st_size)
+
+    def copy_file(self) -> None:
+        _copy_bytes(self.file, self._target, None)
 
     def holds(self) -> bool:
         """Return True if neither the file nor what was copied of its log can have changed since."""
@@ -275,14 +276,14 @@ def _copy_at_one_moment(directory: Path, target: Path) -> None:
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(0.05)
-            cuts = {name: _Cut(source) for name in FILES if (source := _source_of(directory, name))}
             try:
-                for name, cut in cuts.items():
-                    cut.copy(target / name)
+                cuts = [_Cut(source, target / name) for name in FILES if (source := _source_of(directory, name))]
+                for cut in cuts:
+                    cut.copy_file()
             except FileNotFoundError:
                 # The owner has closed the state, or replaced a file after a disk error.
                 continue
-            if all(cut.holds() for cut in cuts.values()):
+            if all(cut.holds() for cut in cuts):
                 return
     raise StateFailed(
         f"the state in {directory} changed during each of {_ATTEMPTS} attempts to copy it",

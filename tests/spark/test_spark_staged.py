@@ -26,7 +26,7 @@ from conduit_py import pipeline as p
 from conduit_py.graph.compile import as_graph
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.sdk import PartId, PieceRefused
-from conduit_py.spark.engine.executors import SMALL_PART, JobPace, even_size
+from conduit_py.spark.engine.executors import SMALL_PART, TASK_PARTS, JobPace, count_tasks, even_size
 from conduit_py.spark.engine.remote_source import PART_SIZE
 from conduit_py.spark.engine.split import PipelineSplit, way_to_read, ways_to_write
 from conduit_py.spark.engine.supervisor import SparkSupervisor
@@ -292,6 +292,14 @@ def test_a_job_that_takes_long_or_returns_much_has_fewer_parts() -> None:
         noted.append(pace.rounds)
 
     assert noted == [2, 4, 8, 16, 16, 16, 8, 4, 2, 1, 1, 2]
+
+
+@given(parts=st.integers(1, 5000), cores=st.integers(1, 500))
+def test_a_task_has_several_parts_only_if_every_core_has_one(parts: int, cores: int) -> None:
+    tasks = count_tasks(parts, cores)
+
+    assert tasks <= parts <= tasks * TASK_PARTS
+    assert tasks == parts or tasks >= cores
 
 
 @given(left=st.integers(0, 10**12), cores=st.integers(1, 500), most=st.sampled_from([1000, SMALL_PART, PART_SIZE]))

@@ -32,7 +32,7 @@ class Executors:
             self.cores = max(1, session.sparkContext.defaultParallelism)
 
     def run(self, plan: bytes, parts: Sequence[bytes]) -> "SparkJob":
-        """Start a job with a task for each input."""
+        """Start a job over these inputs, with a result for each, in order."""
         return SparkJob(partial(self._run, plan, parts))
 
     def close(self) -> None:
@@ -40,10 +40,18 @@ class Executors:
 
     def _run(self, plan: bytes, parts: Sequence[bytes]) -> list[bytes]:
         with failure_advice(), spark_errors("a job of Spark"), self._work.running() as session:
-            # As many partitions as inputs, or Spark would put several inputs into one task.
-            rows = session.sparkContext.parallelize(parts, len(parts))
+            rows = session.sparkContext.parallelize(parts, count_tasks(len(parts), self.cores))
             done: list[bytes] = rows.map(partial(perform, plan)).collect()
             return done
+
+
+TASK_PARTS = 4
+"""The most parts in a task. What Spark's driver does for a task is the same for any number of them."""
+
+
+def count_tasks(parts: int, cores: int) -> int:
+    """Return how many tasks a job with so many parts has: one for each core, and more where a task had too much."""
+    return min(parts, max(cores, -(-parts // TASK_PARTS)))
 
 
 class SparkJob:
@@ -92,8 +100,8 @@ def even_size(most: int, left: int | None, cores: int) -> int:
 class JobPace:
     """How many parts for each core the next job has, where a part is a manifest to the driver.
 
-    What the driver does for a job is the same for any number of parts. But a job is acked as a whole, so one that takes
-    long gets fewer; and so does one that returns much, which are dead letters.
+    What the driver does for a job and for a task is the same for any number of parts. But a job is acked as a
+    whole, so one that takes long gets fewer; and so does one that returns much, which are dead letters.
     """
 
     SECONDS = 5.0

@@ -15,7 +15,7 @@ from conduit_py.dead_letter import Failure, RefusedWithLetter
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
 from conduit_py.graph.compile import DestinationCondition
 from conduit_py.inspect.tap_point import TapPoint
-from conduit_py.payloads import copy_value, is_payload, kind_of
+from conduit_py.payloads import LazyColumn, copy_value, is_payload, kind_of
 from conduit_py.pipeline import Processor
 from conduit_py.record import RECORD_TYPES, Record
 from conduit_py.sdk.destination import refusal_text
@@ -183,13 +183,13 @@ class ProcessorNode:
 
     def _filter_out(self, batch: Batch, values: list[Any], kind: type | None, gone: list[int]) -> Batch:
         """Return the batch of these values, without those at the indices `gone`."""
-        self.filter(batch, [batch.sequences[index] for index in gone])
+        self.filter(batch, LazyColumn(gone, batch.sequences.__getitem__))  # Mostly only their count is wanted.
         stays = bytearray(b"\1") * len(values)
         for index in gone:
             stays[index] = 0
         return batch.without(gone, list(compress(values, stays)), kind)
 
-    def filter(self, batch: Batch, sequences: list[int]) -> None:
+    def filter(self, batch: Batch, sequences: Sequence[int]) -> None:
         self._context.meter.filtered += len(sequences)
         # Invariant 4: filtered is acked. Invariant 5: for every destination behind this node.
         ledger, unwanted = self._context.ledgers[batch.span.source], self._is_condition

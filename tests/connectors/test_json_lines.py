@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_py.payload_type import strict_form
-from conduit_py.sdk import Payloads
+from conduit_py.sdk import JSON_DEPTH_MAX, Payloads
 
 
 class Event(msgspec.Struct):
@@ -168,3 +168,12 @@ def test_an_object_that_spans_lines_is_refused_on_each_of_them(kind: type[msgspe
     parsed = parse(JsonLines(kind), ['{"at":"",', '"n":1}', '{"at":"","n":3}'])
 
     assert [reason is None for _, _, reason in parsed] == [False, False, True]
+
+
+@pytest.mark.parametrize("size", [255, 256, 400, 401])
+def test_a_line_that_is_too_deep_is_refused_whatever_the_size_of_those_beside_it(size: int) -> None:
+    beside = json.dumps({"note": "x" * (size - len('{"note": ""}\n'))})
+    deep, too_deep = (f'{{"n":{"[" * lists}{"]" * lists}}}' for lists in (JSON_DEPTH_MAX - 1, JSON_DEPTH_MAX))
+    for lines in ([beside, deep, too_deep], [too_deep, beside, deep], [beside, beside, deep]):
+        refused = [reason is not None for _, _, reason in parse(JsonLines(), lines)]
+        assert refused == [line is too_deep for line in lines]

@@ -144,6 +144,19 @@ def test_a_byte_order_mark_is_skipped_at_the_start_of_the_input_only() -> None:
     assert further.peek().texts == raw.peek().texts == [bom + b"a\n", bom + b"b\n"]
 
 
+def test_lines_that_were_taken_stay_as_they_are_when_more_are_fed() -> None:
+    buffer = LineBuffer(0, 100)
+    buffer.feed(b"a\nbb\n")
+    seen, taken = buffer.peek(), buffer.take(2)
+    buffer.feed(b"ccc\ndddd\n")
+    buffer.take(1)
+    buffer.feed(b"e\n")
+    for lines in (seen, taken):
+        assert lines.texts == [b"a\n", b"bb\n"]
+        assert list(lines.ends) == [2, 5]
+    assert buffer.take(2).texts == [b"dddd\n", b"e\n"]
+
+
 def test_peeking_takes_nothing() -> None:
     buffer = LineBuffer(0, 100)
     buffer.feed(b"1\n2\n3\n")

@@ -38,9 +38,17 @@ from conduit_py.queue.work_in_progress import (
     WorkInProgress,
     WorkItem,
 )
-from conduit_py.sdk.kept_order import KeptOrder
 from conduit_py.sdk.plugin import OptionsT
-from conduit_py.sdk.source import QueueCounts, Reading, Records, ShardProgress, ShardTable, SharedShard, SharedSource
+from conduit_py.sdk.source import (
+    KeptOrder,
+    QueueCounts,
+    Reading,
+    Records,
+    ShardProgress,
+    ShardTable,
+    SharedShard,
+    SharedSource,
+)
 
 log = logging.getLogger("conduit_py.queue")
 

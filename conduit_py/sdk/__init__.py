@@ -36,12 +36,12 @@ from conduit_py.sdk.destination import (
     WriteGuarantee,
 )
 from conduit_py.sdk.endpoint import EndpointSource, HttpAnswer, HttpRequest
-from conduit_py.sdk.kept_order import KeptOrder
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.secrets import SecretProvider, SecretUnavailable
 from conduit_py.sdk.source import (
     EndOfSource,
+    KeptOrder,
     Lag,
     NothingYet,
     QueueCounts,

@@ -9,8 +9,8 @@ import msgspec
 
 from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import RecordRefused, TransientError, text_of
-from conduit_py.sdk.kept_order import KeptOrder
 from conduit_py.sdk.plugin import Connector, OptionsT
+from conduit_py.sdk.source import KeptOrder
 
 FLUSH_SECONDS = 0.005
 FLUSH_RECORDS_MAX = 16_384

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
@@ -9,11 +10,21 @@ import msgspec
 from conduit_py.errors import FleetError
 from conduit_py.payloads import Payloads
 from conduit_py.record import CollectionSchema, Record
-from conduit_py.sdk.kept_order import KeptOrder
 from conduit_py.sdk.plugin import Connector, OptionsT
 
 Records: TypeAlias = list[Record] | Payloads
 """The records of one read, as a list or in columns."""
+
+
+class KeptOrder(Enum):
+    """Which records of a source, or at a destination, keep their order; between two of these things there is none."""
+
+    EVERYTHING = "everything"
+    PARTITION = "partition"
+    KEY = "key"
+    GROUP = "message group"
+    OBJECT = "object"
+    NOTHING = "nothing"
 
 
 class QueueCounts(msgspec.Struct):

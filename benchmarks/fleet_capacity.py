@@ -141,8 +141,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seconds",
         type=float,
-        default=8.0,
-        help="how long a rate is measured; counters of processes are up to a second old",
+        default=12.0,
+        help="how long a rate is measured; counters are up to a second old, so short steps fail by chance",
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--control", action="store_true", help="measure one process twice in the first round")

@@ -43,13 +43,21 @@ def guarantees(graph: Graph) -> list[Guarantee]:
 
 def _guarantee(source: Node, at: Node, promise: Promise, why: str) -> Guarantee:
     # Invariant 1: whatever runs between the two, records arrive in the order of `read`, so only the ends say less.
-    order = _source(source).order.within(_destination(at).order)
+    order = _order(_source(source).order, _destination(at).order)
     return Guarantee(source.id, at.id, promise, order, why)
+
+
+def _order(read: KeptOrder, written: KeptOrder) -> str:
+    if KeptOrder.NOTHING in (read, written):
+        return "in no order"
+    # Each once: a topic that is copied to another keeps the order of what shares a partition in both.
+    parts = [each.value for each in dict.fromkeys((read, written)) if each is not KeptOrder.EVERYTHING]
+    return f"in order for each {' and '.join(parts)}" if parts else "in order"
 
 
 def _outbox_guarantee(target: str, graph: Graph) -> Guarantee:
     promise, why = _outbox_promise(target, graph)
-    order = KeptOrder.EVERYTHING.within(graph.pipeline.outbox[target].order)
+    order = _order(KeptOrder.EVERYTHING, graph.pipeline.outbox[target].order)
     return Guarantee("outbox", target, promise, order, why)
 
 

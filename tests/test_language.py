@@ -15,7 +15,6 @@ NOT_PLAIN = re.compile(
     r"\b(anew|whoever|be it|of which there (are|is) none|(is|are|was|were|be|been|not) told|hears?|knew)\b",
     re.IGNORECASE,
 )
-PAGES_OF_FIGURES = {"docs/explanation/performance.md", "docs/explanation/scale.md"}
 NAMES_OF_WORDS = {"docs/explanation/glossary.md", "tests/test_language.py"}
 """They list such words."""
 
@@ -34,7 +33,6 @@ def test_sentences_are_short() -> None:
     long = [
         f"{relative(path)}: {words(each)} words: {each}"
         for path in written()
-        if relative(path) not in PAGES_OF_FIGURES
         for each in sentences(path)
         if words(each) > WORDS_MAX
     ]

@@ -42,7 +42,7 @@ def guarantees(graph: Graph) -> list[Guarantee]:
 
 
 def _guarantee(source: Node, at: Node, promise: Promise, why: str) -> Guarantee:
-    # Invariant 1: whatever runs between the two, records arrive in the order of `read`, so only the ends say less.
+    # Whatever runs between the two keeps the order of `read`, so only the ends say less.
     order = _order(_source(source).order, _destination(at).order)
     return Guarantee(source.id, at.id, promise, order, why)
 

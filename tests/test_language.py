@@ -5,8 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from tests.support.prose import sentences, words
+from prose import sentences, words
 
 ROOT = Path(__file__).parent.parent
 WORDS_MAX = 25

@@ -235,7 +235,8 @@ async def test_postgres_polling(postgres: str, folder: Path) -> None:
 async def test_mysql(mariadb: str, folder: Path) -> None:
     run_on_mariadb(mariadb, "CREATE TABLE orders (id bigint PRIMARY KEY, total bigint)")
     run_on_mariadb(mariadb, "INSERT INTO orders VALUES (1, 3)")
-    addresses = {"mysql://conduit@localhost/shop": mariadb, "4711": str(replica_of(mariadb))}
+    # The number first: the port of the address may contain it.
+    addresses = {"4711": str(replica_of(mariadb)), "mysql://conduit@localhost/shop": mariadb}
     [pipeline] = load_example("mysql", folder, addresses)
 
     def has_arrived() -> bool:

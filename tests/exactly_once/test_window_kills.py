@@ -20,7 +20,7 @@ RECORDS = 3000
 PIPELINE = """
 from conduit_connectors import clock, file
 from conduit_processors import window
-from conduit_py import Pipeline, Processor, TransactionLimits
+from conduit_py import Pipeline, Processor, Recovery, TransactionLimits
 
 pipeline = Pipeline(
     "sessions",
@@ -38,6 +38,8 @@ pipeline = Pipeline(
     destinations={"out": file.Destination(path="out.jsonl", format="opencdc")},
     delivery="exactly_once",
     transaction=TransactionLimits(max_records=50),
+    # PostgreSQL may hold the lock of a killed process for a moment longer.
+    recovery=Recovery(delay_seconds=0.05),
 )
 """
 POINTS = ["transaction.before_commit", "transaction.after_commit", "transaction.after_apply"]

@@ -257,13 +257,12 @@ class OwnClock(threading.local):
         if now - self.asked_at < self.WHOLE_SECONDS:
             return now
         for _ in range(_TRIES):
-            self._waits = self._ask()
-            before, self.asked_at = now, self.now()
-            if self.asked_at - before < _AT_ONCE_SECONDS:
+            before, self._waits, now = now, self._ask(), self.now()
+            # Else the thread may have lost its core between both answers: that wait would count for the wrong call.
+            if now - before < _AT_ONCE_SECONDS:
                 break
-            # The thread may have lost its core between both answers: that wait would count for the wrong call.
-            now = self.now()
-        return self.asked_at
+        self.asked_at = now
+        return now
 
     def _ask(self) -> float:
         """Return for how many seconds this thread has waited for a core so far."""

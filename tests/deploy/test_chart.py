@@ -37,9 +37,9 @@ WAYS: dict[str, list[str]] = {
 }
 WITH_EXAMPLE = "postgres"
 """The way that is rendered with the example of `values.yaml`; the others have no pipelines, as by default."""
-HELM = str(shutil.which("helm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"))
+HELM = shutil.which("helm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or ""
 """Of the package helm-binary, which the group `test` installs on Linux; elsewhere the one on the path."""
-needs_helm = pytest.mark.skipif(HELM == "None", reason="helm-binary is not made for this machine")
+needs_helm = pytest.mark.skipif(not HELM, reason="helm-binary is not made for this machine")
 
 
 def render(settings: list[str], values: str = "") -> "subprocess.CompletedProcess[str]":

@@ -71,7 +71,7 @@ def test_the_last_commit_polls_until_the_group_has_placed_its_members() -> None:
     offsets = offsets_of(group, t=3)
     offsets.ack({"t:0": 9})
     group.is_placing = True
-    offsets.commit_at_last(60)
+    offsets.commit_until_taken(60, group.poll)
 
     assert group.offsets == {"t:0": 9}
 
@@ -80,7 +80,7 @@ def test_what_the_group_confirmed_is_not_committed_again_while_a_member_leaves()
     group = Group()
     offsets = offsets_of(group, t=3)
     offsets.ack({"t:0": 9})
-    offsets.commit_at_last(60)
+    offsets.commit_until_taken(60, group.poll)
     group.is_placing = True
 
     assert offsets.commit(asynchronous=False)

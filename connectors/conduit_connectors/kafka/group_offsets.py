@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -11,7 +11,7 @@ from conduit_connectors.kafka.connection import ANSWER_SECONDS
 from conduit_connectors.kafka.partition_name import name_partition, parse_partition
 from conduit_py.sdk import TransientError
 
-ASK_AGAIN_SECONDS = 0.1
+_ASK_AGAIN_SECONDS = 0.1
 _SERVED_SOON = (
     KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE,
 )  # fmt: skip
@@ -46,7 +46,7 @@ class GroupOffsets:
                 # Brokers that have just started, or changed roles, serve the group a moment later.
                 if error.args[0].code() not in _SERVED_SOON or time.monotonic() > until:
                     raise
-                time.sleep(ASK_AGAIN_SECONDS)
+                time.sleep(_ASK_AGAIN_SECONDS)
         return {name_partition(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
 
     def begin(self, placed: Mapping[str, int]) -> None:
@@ -102,15 +102,15 @@ class GroupOffsets:
                     self._confirmed |= {name: offset for name, offset in due.items() if name in self._acked}
         return True
 
-    def commit_at_last(self, seconds: float) -> None:
-        """Commit what is acked, before the consumer is closed.
+    def commit_until_taken(self, seconds: float, wait: Callable[[float], object]) -> bool:
+        """Commit what is acked, again for so long: the group refuses it while it places its members.
 
-        The group refuses a commit while it places its members. A consumer that is being closed takes no part in that:
-        it would be refused until the group has given it up, and keep the others waiting so long. So it polls before.
+        Return False if it was never taken.
         """
         until = time.monotonic() + seconds
-        while not self.commit(asynchronous=False) and time.monotonic() < until:
-            self._consumer.poll(ASK_AGAIN_SECONDS)
+        while not (taken := self.commit(asynchronous=False)) and time.monotonic() < until:
+            wait(_ASK_AGAIN_SECONDS)
+        return taken
 
 
 def given_away(text: str) -> TransientError:

@@ -9,7 +9,7 @@ import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, make_client
-from conduit_connectors.kafka.group_offsets import ASK_AGAIN_SECONDS, GroupOffsets, given_away
+from conduit_connectors.kafka.group_offsets import GroupOffsets, given_away
 from conduit_connectors.kafka.partition_name import (
     GENERATION,
     TakenMessages,
@@ -158,7 +158,9 @@ class PartitionReader:
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
-        self._group.commit_at_last(self._revoke_seconds)
+        # It polls meanwhile. In `Consumer.close` a member takes no part in the placing of members: there a commit would
+        # be refused until the group has given the member up, and the others would wait so long.
+        self._group.commit_until_taken(self._revoke_seconds, self._consumer.poll)
         self._consumer.close()
 
     def _keep(self, messages: list[Message]) -> None:
@@ -314,10 +316,8 @@ class PartitionReader:
                 return self._closing or self._group.has_acked(read)
 
             handled = self._changed.wait_for(is_acked, self._revoke_seconds)
-        until = time.monotonic() + self._revoke_seconds
-        # The group refuses a commit while it places its members. They begin at what is committed, so it is repeated.
-        while not (committed := self._group.commit(asynchronous=False)) and time.monotonic() < until:
-            time.sleep(ASK_AGAIN_SECONDS)
+        # The next owners begin at what is committed.
+        committed = self._group.commit_until_taken(self._revoke_seconds, time.sleep)
         self._forget(gone)
         consumer.incremental_unassign(partitions)
         if not handled or not committed:

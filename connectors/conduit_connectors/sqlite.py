@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import count
@@ -100,7 +101,10 @@ class SqliteDatabase(SqlDatabase):
         self._path = path
         self._connection = connection
         self._connection.create_function("conduit_text", 1, _column_text, deterministic=True)
-        self.run("PRAGMA journal_mode = WAL")
+        try:
+            keep_log(connection)
+        except sqlite3.Error as error:
+            raise unusable(path, error) from error
         self.run("PRAGMA synchronous = FULL")
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
@@ -210,6 +214,20 @@ def _connect(path: Path) -> sqlite3.Connection:
         return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise unusable(path, error) from error
+
+
+def keep_log(connection: sqlite3.Connection) -> None:
+    """Let the file have a write-ahead log, so that readers and a writer do not wait for each other."""
+    give_up_at = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            # Two who change the mode of a new file at once: SQLite refuses one of them, whatever its timeout.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up_at:
+                raise
+        time.sleep(0.01)
 
 
 def probe_file(path: Path) -> str:

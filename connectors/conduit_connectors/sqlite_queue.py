@@ -12,7 +12,7 @@ import msgspec
 from pydantic import Field
 
 from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
-from conduit_connectors.sqlite import probe_file
+from conduit_connectors.sqlite import keep_log, probe_file
 from conduit_py import sdk
 from conduit_py.sdk import Batch, Data, Options, RecordRefused, encode_json
 from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
@@ -56,7 +56,7 @@ class SqliteQueue(LeasedQueue):
     def open(self) -> None:
         connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            keep_log(connection)
             connection.execute("PRAGMA synchronous = FULL")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, _VERSION):

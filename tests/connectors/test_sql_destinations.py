@@ -1,7 +1,6 @@
 """Rows into SQLite and PostgreSQL: what is in the tables, whatever the delivery and the process that was killed."""
 
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -110,17 +109,13 @@ class TestRows:
 
 
 def test_two_pipelines_may_claim_a_new_database_at_once(world: World) -> None:
-    both_are_open = threading.Barrier(2, timeout=300)
-
-    def claim(owner: str) -> bytes | None:
-        destination = world.opened(table="t")
-        both_are_open.wait()
-        claimed = destination.claim(owner, 1)
-        destination.teardown()
-        return claimed
-
     with ThreadPoolExecutor(2) as threads:
-        assert list(threads.map(claim, ("p", "q"))) == [None, None]
+        both = list(threads.map(lambda _: world.opened(table="t"), ("p", "q")))
+        claims = list(threads.map(lambda destination, owner: destination.claim(owner, 1), both, ("p", "q")))
+
+    assert claims == [None, None]
+    for destination in both:
+        destination.teardown()
 
 
 class TestRefusals:

@@ -6,6 +6,8 @@ import io
 import json
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trio
-from conduit_connectors import sqlite_queue
+from conduit_connectors import sqlite, sqlite_queue
 from conduit_connectors.objects import Format, ObjectOptions, ObjectReader
 from conduit_connectors.sqlite_queue import SqliteQueue
 
@@ -26,6 +28,20 @@ def queue(tmp_path: Path) -> Any:
     queue.open()
     yield queue
     queue.close()
+
+
+@pytest.mark.parametrize("opened", [SqliteQueue.open, sqlite.Destination.open])
+def test_a_file_that_another_has_just_begun_to_write_is_waited_for(tmp_path: Path, opened: Any) -> None:
+    path = tmp_path / "new.db"
+    to_open = SqliteQueue(path) if opened is SqliteQueue.open else sqlite.Destination(path=path, table="t")
+    with ThreadPoolExecutor(1) as threads, closing(sqlite3.connect(path, check_same_thread=False)) as other:
+        # While one writes a file without a write-ahead log, SQLite refuses the log at once, whatever the timeout.
+        other.execute("BEGIN IMMEDIATE")
+        opening = threads.submit(opened, to_open)
+        wait([opening], timeout=0.2)
+        assert not opening.done()
+        other.rollback()
+        opening.result(300)
 
 
 def test_qw_q1_messages_come_one_by_one_in_the_order_sent(queue: SqliteQueue) -> None:

@@ -67,6 +67,10 @@ def files(*folders: str) -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
+def packages(*folders: str) -> Iterator[Path]:
+    yield from (path.parent for path in files(*folders) if path.name == "__init__.py")
+
+
 def lines(path: Path) -> int:
     return len(path.read_text().splitlines())
 
@@ -124,6 +128,29 @@ class TestWhatIsSaid:
         ]
 
         assert silent == []
+
+    def test_a_package_says_what_is_inside(self) -> None:
+        """Each module is named in the docstring of its package, the rooms and their values on the page of the code.
+
+        Connectors and processors are found by their own names, which are in no list here.
+        """
+        page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+        silent, stale = [], []
+        for folder in packages("conduit_py", "processors"):
+            text = page if folder.name == "conduit_py" else ast.get_docstring(parsed(folder / "__init__.py")) or ""
+            named = {name.rstrip("/").removesuffix(".py") for name in re.findall(r"`([\w.]+/?)`", text)}
+            inside = {path.stem for path in folder.glob("*.py")} | {
+                path.parent.name for path in folder.glob("*/__init__.py")
+            }
+            if folder.name != "conduit_processors" and len(inside) > 2:
+                silent += [f"{relative(folder)}: {name}" for name in sorted(inside - named - {"__init__"})]
+        for folder in packages(*PACKAGES):
+            text = ast.get_docstring(parsed(folder / "__init__.py")) or ""
+            files_named = re.findall(r"`(\w+\.py)`", text)
+            stale += [f"{relative(folder)}: {name}" for name in files_named if not (folder / name).exists()]
+
+        assert silent == []
+        assert stale == []
 
     def test_comments_say_why_where_it_is_not_obvious(self) -> None:
         texts = [path.read_text().splitlines() for path in files("conduit_py")]

@@ -206,9 +206,11 @@ class CommitTogether(CommitStrategy):
                 overlaps = not self.isolated
                 if overlaps:
                     self._open_next()
-                with self.gate.pace.step(), self._timing(sealed):
+                started = trio.current_time()
+                with self._timing(sealed):
                     await self._commit(sealed)
                     await self._forget_old_keys()
+                self.gate.pace.end_step(started)
                 if not overlaps:
                     self._open_next()
                     self.gate.release()

@@ -213,10 +213,11 @@ class CommitEach(CommitStrategy):
     async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
         settler = self._settlers[source]
         light = sum(each.stop - each.start for each in ranges) <= LIGHT_MESSAGES_MAX
+        started = trio.current_time()
+        # Where nothing follows each position, only the last one is made.
+        await settler.commit([each.positions for each in (ranges if settler.tells_positions else ranges[-1:])])
         # The pace measures the commit: the slower the store, the more messages each commit covers.
-        with settler.pace.step(light=light):
-            # Where nothing follows each position, only the last one is made.
-            await settler.commit([each.positions for each in (ranges if settler.tells_positions else ranges[-1:])])
+        settler.pace.end_step(started, light=light)
 
     def finish(self, source: str) -> None:
         # Replayed dead letters have no settler: `Replay.settle` ends by itself.

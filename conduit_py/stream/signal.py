@@ -6,8 +6,6 @@ batches of many pipelines, `IdleBackoff` spaces polls.
 
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import trio
 
@@ -57,11 +55,8 @@ class Pace:
         self._seconds = seconds
         self.due_at = float("-inf")
 
-    @contextmanager
-    def step(self, *, light: bool = False) -> Iterator[None]:
-        """Measure a step, which is the block."""
-        started = trio.current_time()
-        yield
+    def end_step(self, started: float, *, light: bool = False) -> None:
+        """Note that a step ends now which began at this time. A step that failed is not noted: it ends the run."""
         # Counted from the end of the step. Counted from its start, a slow step would be due again at once.
         ended = trio.current_time()
         seconds = self.LIGHT_SHARE * (ended - started) if light else self._seconds + 10 * (ended - started)

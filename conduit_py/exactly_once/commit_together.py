@@ -321,10 +321,7 @@ class CommitTogether(CommitStrategy):
         replayed = encode_replays(sealed.replayed)
         before = {source: self._positions.get(source) for source in sealed.positions}
         checkpoint = TransactionCheckpoint(self._participants.home or "", intents, letters, replayed, before)
-        return Changes(
-            self._claim.committed + 1, checkpoint.encode(), puts=sealed.puts, once=sealed.once,
-            messages=sealed.outbox, positions=sealed.positions, shards=self._shards(sealed),
-        )  # fmt: skip
+        return sealed.changes(self._claim.committed + 1, checkpoint.encode(), self._shards(sealed))
 
     def _shards(self, sealed: Sealed) -> list[ShardChange]:
         """Return the progress of shared work, which commits together with its output (I14)."""

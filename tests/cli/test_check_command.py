@@ -1,4 +1,4 @@
-"""`check` and `graph`: every mistake at once, and drawings."""
+"""`check` and `graph`: every problem at once, and drawings."""
 
 import xml.etree.ElementTree as ElementTree
 from typing import TYPE_CHECKING

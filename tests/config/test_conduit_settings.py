@@ -1,4 +1,4 @@
-"""Settings of Conduit's plugins as options of ours: what becomes of each, what is a mistake, what a warning."""
+"""Settings of Conduit's plugins as options of ours: what becomes of each, what is a problem, what a warning."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Loading pipelines from Python files: what is found, what is imported, what each mistake says."""
+"""Loading pipelines from Python files: what is found, what is imported, what each problem says."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Conduit's YAML files: the exact words about every mistake."""
+"""Conduit's YAML files: the exact words about every problem."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from conduit_py.config.yaml_document import DOCUMENTS_MAX, FILE_PROBLEMS_MAX, PR
 Load = Callable[..., Loaded]
 Said = Callable[[Loaded], list[str]]
 
-MISTAKES = """\
+PROBLEMS = """\
 version: 2.2
 pipelines:
   - status: on
@@ -77,7 +77,7 @@ def test_workers_run_in_threads_or_in_processes(load: Load, said: Said) -> None:
 
 
 def test_all_mistakes_are_reported_at_once_with_line_and_suggestion(load: Load, said: Said) -> None:
-    loaded = load(MISTAKES)
+    loaded = load(PROBLEMS)
 
     assert loaded.pipelines == ()
     assert said(loaded) == [

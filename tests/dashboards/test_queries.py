@@ -176,6 +176,6 @@ async def _rules_are_well(prometheus: "Prometheus") -> None:
 def _lint(programs: "Programs", text: bytes) -> None:
     done = subprocess.run([programs.promtool, "check", "metrics"], input=text, capture_output=True, timeout=300)
     # What prometheus_client itself exposes is not ours to name.
-    complaints = [line for line in done.stderr.decode().splitlines() if "conduit_" in line or "error" in line]
+    errors = [line for line in done.stderr.decode().splitlines() if "conduit_" in line or "error" in line]
 
-    assert complaints == []
+    assert errors == []

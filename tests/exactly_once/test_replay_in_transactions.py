@@ -178,8 +178,8 @@ async def test_the_desk_queues_it(autojump_clock: MockClock) -> None:
         fleet.start("p")
         await fleet["p"].ended.wait()
         refuses.clear()
-        desk = DeadLetterService(store.letters, lambda: {"p": fleet["p"]})
-        report = await desk.replay(EVERYTHING)
+        service = DeadLetterService(store.letters, lambda: {"p": fleet["p"]})
+        report = await service.replay(EVERYTHING)
         fleet.start("p")
         await fleet["p"].ended.wait()
 

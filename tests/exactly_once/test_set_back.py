@@ -69,12 +69,12 @@ class TestWithoutState:
             made(FakeStagedDestination(storage=staged), FakeKeyedDestination(storage=keyed)), store
         ) as fleet:
             await completed(fleet)
-            trail = await fleet.trail("p", "s")
-            point = await fleet.replay("p", "s", trail.points[0].at)
+            history = await fleet.position_history("p", "s")
+            point = await fleet.replay("p", "s", history.points[0].at)
             await completed(fleet)
 
-        assert [(each.position, each.start) for each in trail.points] == [(None, True), (b"memory:1:4", False)]
-        assert began <= trail.points[0].at
+        assert [(each.position, each.start) for each in history.points] == [(None, True), (b"memory:1:4", False)]
+        assert began <= history.points[0].at
         assert point.position is None
         # Those who know records by their keys know them again.
         assert staged.visible == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
@@ -84,10 +84,10 @@ class TestWithoutState:
         store, home = MemoryStore(), FakeStorage()
         async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
             await completed(fleet)
-            trail = await store.position_history("p", "s")
+            history = await store.position_history("p", "s")
         assert home.changes is not None
 
-        assert Changes.decode(home.changes).histories == {"s": trail.encode()}
+        assert Changes.decode(home.changes).histories == {"s": history.encode()}
 
 
 class TestWithState:
@@ -116,7 +116,7 @@ class TestWithState:
             await completed(fleet)
             await fleet.set_position("p", "s", b"memory:1:2", keep_state=True)
             await completed(fleet)
-            began = (await fleet.trail("p", "s")).points[0].at
+            began = (await fleet.position_history("p", "s")).points[0].at
             await fleet.replay("p", "s", began, keep_state=True)
             await completed(fleet)
 

@@ -64,7 +64,7 @@ def promised(declared: Pipeline) -> list[tuple[str, str, str]]:
     return [(each.source, each.destination, each.promise) for each in guarantees(compile_pipeline(declared))]
 
 
-def mistakes(declared: Pipeline) -> dict[str, str]:
+def problems_of(declared: Pipeline) -> dict[str, str]:
     with pytest.raises(PipelineInvalid) as caught:
         compile_pipeline(declared)
     assert all(problem.suggestion for problem in caught.value.problems)
@@ -182,7 +182,7 @@ class TestRefusals:
             delivery="exactly_once",
         )
 
-        assert mistakes(declared) == {
+        assert problems_of(declared) == {
             "sources.in": "stdio cannot resume from a position, which exactly_once requires",
             "destinations.list": "memory would write records again after a crash, which exactly_once does not allow",
             "destinations.out.retry": "a write that fails ends the transaction, which is retried as a whole",
@@ -193,7 +193,7 @@ class TestRefusals:
     def test_letters_to_a_plain_destination(self) -> None:
         declared = pipeline(dead_letters=DeadLetters(log.Destination()), delivery="exactly_once")
 
-        assert list(mistakes(declared)) == ["dead_letters.handler"]
+        assert list(problems_of(declared)) == ["dead_letters.handler"]
 
     @pytest.mark.parametrize("handler", ["stop", "drop", "journal", FakeStagedDestination(storage=FakeStorage())])
     def test_letters_that_are_kept_once(self, handler: Any) -> None:
@@ -202,19 +202,19 @@ class TestRefusals:
     def test_state_without_a_transaction_to_keep_it_in(self) -> None:
         sources = [Source("in", generator.Source(count=1), processors=[remembering])]
 
-        [(path, message)] = mistakes(pipeline(sources=sources)).items()
+        [(path, message)] = problems_of(pipeline(sources=sources)).items()
         assert path == "sources.in.processors.remembering"
         assert message == "keeps state, which is correct after a crash only if it commits with the records"
 
     def test_state_that_several_workers_would_change(self) -> None:
         declared = pipeline(processors=[Processor("sum", remembering, workers=4)], delivery="exactly_once")
 
-        assert mistakes(declared) == {
+        assert problems_of(declared) == {
             "processors.sum.workers": "keeps state, which 4 workers would change in an arbitrary order"
         }
 
     def test_the_size_of_transactions_that_there_are_not(self) -> None:
-        assert mistakes(pipeline(transaction=TransactionLimits(max_records=5))) == {
+        assert problems_of(pipeline(transaction=TransactionLimits(max_records=5))) == {
             "transaction": "applies only to an exactly-once pipeline"
         }
 
@@ -228,7 +228,7 @@ class TestRefusals:
             return record
 
         declared = pipeline(processors=[one], delivery="exactly_once")
-        assert "a record and a state" in mistakes(declared)["processors.one"]
+        assert "a record and a state" in problems_of(declared)["processors.one"]
 
 
 def test_a_source_that_reads_in_another_order_each_time_is_refused_for_a_destination_by_delivery_key() -> None:
@@ -236,7 +236,7 @@ def test_a_source_that_reads_in_another_order_each_time_is_refused_for_a_destina
     single = Source("in", kafka.Source(servers="h:1", topics=["a"], partitions=[0]))
     keyed = [Destination("keyed", FakeKeyedDestination(storage=FakeStorage()))]
 
-    assert mistakes(pipeline(sources=[mixing], destinations=keyed, delivery="exactly_once")) == {
+    assert problems_of(pipeline(sources=[mixing], destinations=keyed, delivery="exactly_once")) == {
         "destinations.keyed": "recognises repeated records by positions, which differ each time that in reads them"
     }
     assert promised(pipeline(sources=[mixing], destinations=keyed)) == [("in", "keyed", "at least once")]

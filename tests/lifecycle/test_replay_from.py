@@ -33,14 +33,14 @@ async def test_a_source_is_set_back_to_where_it_was() -> None:
         fleet = Fleet(MemoryStore(), nursery)
         await fleet.add(made(log))
         await completed(fleet)
-        trail = await fleet.trail("a", "source")
+        history = await fleet.position_history("a", "source")
         latest = await fleet.replay("a", "source", time.time())
         stayed = await fleet.positions("a")
-        first = await fleet.replay("a", "source", trail.points[0].at)
+        first = await fleet.replay("a", "source", history.points[0].at)
         await completed(fleet)
 
-    assert [(point.position, point.start) for point in trail.points] == [(None, True), (b"4", False)]
-    assert began <= trail.points[0].at <= trail.points[1].at <= time.time()
+    assert [(point.position, point.start) for point in history.points] == [(None, True), (b"4", False)]
+    assert began <= history.points[0].at <= history.points[1].at <= time.time()
     assert (latest.position, stayed) == (b"4", {"source": b"4"})
     assert first.position is None
     assert log.numbers("to") == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
@@ -58,7 +58,7 @@ async def test_what_is_not_known_or_under_way_is_refused() -> None:
         with pytest.raises(PositionUnknown, match="was at 2001-09-09T01:46:40") as early:
             await fleet.replay("a", "source", 1e9)
         with pytest.raises(PipelineUnknown, match="no source 'sauce'"):
-            await fleet.trail("a", "sauce")
+            await fleet.position_history("a", "sauce")
         fleet.start("a")
         with pytest.raises(PipelineBusy):
             await fleet.replay("a", "source", time.time())

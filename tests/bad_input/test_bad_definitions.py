@@ -125,7 +125,7 @@ PROBLEMS = {
 }
 
 
-def test_all_mistakes_are_named_with_their_line_before_anything_starts(folder: Folder) -> None:
+def test_all_problems_are_named_with_their_line_before_anything_starts(folder: Folder) -> None:
     folder.numbers(1)
     folder.define("".join(f'{id} = Pipeline("{id}", {text})\n' for id, (text, *_) in PROBLEMS.items()), GIVEN)
     answer = folder.run()

@@ -253,7 +253,7 @@ async def test_a_read_that_is_cancelled_loses_nothing(autojump_clock: MockClock)
     assert trio.current_time() == 1
 
 
-def test_mistakes_in_options_are_named(tmp_path: Path) -> None:
+def test_problems_in_options_are_named(tmp_path: Path) -> None:
     problems = generator.Source(rate=-1, fields={"a": "text"}, operations=[], burst={"sleep": 1}).problems
     together = generator.Source(format="file").problems + generator.Source(path=tmp_path).problems
 

@@ -315,7 +315,7 @@ async def ack_progress(reader: ChangeReader) -> None:
         "mysql://u:hunter2@127.0.0.1:1/db",
     ],
 )
-async def test_an_address_that_cannot_be_read_is_told_without_a_part_of_its_password(url: str) -> None:
+async def test_an_address_that_cannot_be_read_is_reported_without_a_part_of_its_password(url: str) -> None:
     of_source = await refusal(connector.Source(url=url, slot="s", tables=["t"]), None)
     with pytest.raises(FatalError) as of_destination:
         connector.Destination(url=url, table="t").open()

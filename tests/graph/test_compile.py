@@ -161,7 +161,7 @@ class TestEdges:
         }
 
 
-class TestMistakes:
+class TestProblems:
     """Each is named, with its place in the user's file."""
 
     def test_no_source_and_no_destination(self) -> None:

@@ -282,7 +282,7 @@ class TestClaims:
     """Two staged destinations of a pipeline on one table have one identity there, and would lose records."""
 
     @staticmethod
-    def told(*connectors: Any, **changes: Any) -> dict[str, str]:
+    def claim_problems(*connectors: Any, **changes: Any) -> dict[str, str]:
         destinations = [Destination(f"out{number}", each) for number, each in enumerate(connectors)]
         declared = pipeline(destinations=destinations, **({"delivery": "exactly_once"} | changes))
         try:
@@ -295,18 +295,18 @@ class TestClaims:
         one, same = delta.Destination(path=str(tmp_path / "t")), delta.Destination(path=f"file://{tmp_path}/x/../t/")
         other = delta.Destination(path=str(tmp_path / "u"))
 
-        assert self.told(one, same) == {
+        assert self.claim_problems(one, same) == {
             "destinations.out1": f"claims the Delta table {tmp_path}/t, as out0 does: each would take what the other "
             "writes for its own, and records would be lost; let one destination write there, with the inputs of both "
             "in `after`, or give each its own"
         }
-        assert self.told(one, other) == {}
-        assert self.told(one, same, delivery="at_least_once") == {}
+        assert self.claim_problems(one, other) == {}
+        assert self.claim_problems(one, same, delivery="at_least_once") == {}
 
     def test_dead_letters_in_the_table_of_a_destination_are_a_problem(self, tmp_path: Path) -> None:
         one, same = (delta.Destination(path=str(tmp_path / "t")) for _ in range(2))
 
-        assert list(self.told(one, dead_letters=DeadLetters(same))) == ["dead_letters.handler"]
+        assert list(self.claim_problems(one, dead_letters=DeadLetters(same))) == ["dead_letters.handler"]
 
     def test_two_destinations_of_one_file_or_spark_folder_are_a_problem(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path)
@@ -319,11 +319,11 @@ class TestClaims:
             ),
         ]
         for one, same in pairs:
-            problems = self.told(one, same)
+            problems = self.claim_problems(one, same)
             assert list(problems) == ["destinations.out1"]
             assert "hush" not in str(problems)
         nowhere = [file.Destination(path="/dev/null") for _ in range(2)]
-        assert self.told(*nowhere) == {}
+        assert self.claim_problems(*nowhere) == {}
 
     def test_tables_of_two_object_stores_are_two(self) -> None:
         one, same, other = (
@@ -331,10 +331,10 @@ class TestClaims:
             for path, host in (("s3://b/t", "one"), ("s3a://b//t/", "one"), ("s3://b/t", "other"))
         )
 
-        [(path, problem)] = self.told(one, same).items()
+        [(path, problem)] = self.claim_problems(one, same).items()
         assert path == "destinations.out1"
         assert "claims the Delta table s3://b/t at one:9000, as" in problem
-        assert self.told(one, other) == {}
+        assert self.claim_problems(one, other) == {}
 
     @pytest.mark.parametrize(
         ("change", "is_same"),
@@ -350,10 +350,10 @@ class TestClaims:
         catalog = {"type": "rest", "uri": "http://me:hush@here"}
         one = iceberg.Destination(table="db.t", catalog=catalog)
 
-        problems = self.told(one, iceberg.Destination(table="db.t", catalog=catalog | change))
+        problems = self.claim_problems(one, iceberg.Destination(table="db.t", catalog=catalog | change))
         assert list(problems) == (["destinations.out1"] if is_same else [])
         assert "hush" not in str(problems)
-        assert self.told(one, iceberg.Destination(table="db.u", catalog=catalog | change)) == {}
+        assert self.claim_problems(one, iceberg.Destination(table="db.u", catalog=catalog | change)) == {}
 
     def test_catalogs_of_one_database_differ_by_name(self, tmp_path: Path) -> None:
         uri, folder = f"sqlite:///{tmp_path}/catalog.db", f"{tmp_path}/x/.."
@@ -366,5 +366,5 @@ class TestClaims:
             )
         )
 
-        assert list(self.told(one, same)) == ["destinations.out1"]
-        assert self.told(one, other) == {}
+        assert list(self.claim_problems(one, same)) == ["destinations.out1"]
+        assert self.claim_problems(one, other) == {}

@@ -195,7 +195,7 @@ async def test_what_ends_a_run_is_shown_too(autojump_clock: MockClock) -> None:
     assert [(sample.outcome, sample.error) for sample in of_destination] == [("failed", "down")] * 2
 
 
-async def test_pieces_are_told_apart_downstream(autojump_clock: MockClock) -> None:
+async def test_pieces_are_distinguished_downstream(autojump_clock: MockClock) -> None:
     _, samples = await tapped(made(EventLog(), 3, answer), "to")
 
     assert [(sample.message.sequence, sample.message.piece) for sample in samples] == [(0, ()), (2, (0,)), (2, (1,))]

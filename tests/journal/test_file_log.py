@@ -82,7 +82,7 @@ def test_a_torn_tail_costs_only_what_was_not_finished(
     assert bodies(directory) == [*left, b"new"]
 
 
-def test_a_torn_tail_is_told_with_its_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_tail_is_reported_with_its_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     offsets = write(tmp_path, 3)
     os.truncate(files(tmp_path)[0], files(tmp_path)[0].stat().st_size - 1)
 

@@ -98,7 +98,7 @@ async def test_a_head_that_does_not_come_ends_the_connection(autojump_clock: Moc
         assert trio.current_time() == HEAD_SECONDS
 
 
-async def test_a_client_that_waits_for_it_is_told_to_send_its_body(autojump_clock: MockClock) -> None:
+async def test_a_client_that_waits_for_it_is_asked_to_send_its_body(autojump_clock: MockClock) -> None:
     async with connected(Recorder()) as client:
         await client.send_all(b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
         assert statuses(await client.receive_some()) == [b"100"]
@@ -136,7 +136,7 @@ async def test_a_request_ends_after_its_client_is_gone(autojump_clock: MockClock
     assert trio.current_time() == GONE_SECONDS
 
 
-async def test_a_stream_is_told_at_once_that_its_client_is_gone(autojump_clock: MockClock) -> None:
+async def test_a_stream_is_notified_at_once_that_its_client_is_gone(autojump_clock: MockClock) -> None:
     received = []
 
     async def listen(scope: Scope, receive: Receive, send: Send) -> None:

@@ -203,7 +203,7 @@ async def test_the_document_describes_every_route_and_its_errors(
                 assert answer["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorAnswer")
 
 
-async def test_a_method_that_is_not_allowed_is_told_all_that_are(
+async def test_a_method_that_is_not_allowed_is_answered_with_all_that_are(
     autojump_clock: MockClock, open_site: "OpenSite"
 ) -> None:
     async with open_site("a") as site:

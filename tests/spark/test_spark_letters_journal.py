@@ -81,8 +81,8 @@ async def test_letters_are_kept_and_sent_again_from_where_they_were_refused(worl
     assert first.status is second.status is Status.COMPLETED, (first.error, second.error)
     refused = {n: ("judge", f"ValueError: no {n}", {"n": n}) for n in range(COUNT) if n % 50 in (9, 10)}
     refused |= {n: ("rest", "full", {"n": n, "judged": True}) for n in range(33, COUNT, 100)}
-    told = [(each.node, each.error, each.record.payload.after) for each in kept]
-    assert told[:-1] == [refused[n] for n in sorted(refused)]
+    shown = [(each.node, each.error, each.record.payload.after) for each in kept]
+    assert shown[:-1] == [refused[n] for n in sorted(refused)]
     assert (unread.node, unread.record.payload.after, unread.source) == ("in", b"not json", "in")
     assert await kept_in(store) == []
     assert sorted(world.numbers("all")) == list(range(COUNT + 100))

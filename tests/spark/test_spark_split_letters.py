@@ -95,7 +95,7 @@ async def kept_in(store: MemoryStore) -> list[StoredLetter]:
     return [await store.letters.letter(each.id) for each in page.letters]
 
 
-def told(letter: StoredLetter) -> tuple[Any, ...]:
+def fields_of(letter: StoredLetter) -> tuple[Any, ...]:
     """What a letter says; branches come in any order."""
     history = sorted((each.attempt, each.node, each.error, each.tries) for each in letter.history)
     return {node: record.payload.after for node, record in letter.records.items()}, history, letter.attempts
@@ -108,7 +108,7 @@ async def left_by(pipeline: Pipeline, store: MemoryStore, outs: dict[str, Counte
     for destination in pipeline.destinations:
         outs.setdefault(destination.id, Counter()).update(map(msgspec.json.encode, destination.connector.options.into))
         destination.connector.options.into.clear()
-    letters = {(each.source, each.position, each.piece): told(each) for each in await kept_in(store)}
+    letters = {(each.source, each.position, each.piece): fields_of(each) for each in await kept_in(store)}
     states = dict(await (await store.claim("p")).scan())
     return Outcome({id: Counter(written) for id, written in outs.items()}, letters, states, await store.positions("p"))
 

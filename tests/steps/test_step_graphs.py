@@ -327,7 +327,7 @@ async def test_a_step_that_fails_ends_alone_and_says_so(bench: Any) -> None:
     assert {step: str(error) for step, error in graph.failures.items()} == {"broken": "no"}
 
 
-async def test_a_message_for_an_output_that_does_not_exist_is_a_mistake_of_the_handler(bench: Any) -> None:
+async def test_a_message_for_an_output_that_does_not_exist_is_an_error_of_the_handler(bench: Any) -> None:
     async def misspelt(process: Process, messages: Mapping[str, Message]) -> Mapping[str, Message]:
         return {"outt": {"x": 1}}
 

@@ -93,7 +93,7 @@ def test_a_split_record_is_settled_when_its_last_piece_is() -> None:
     assert [each.message.piece for each in settled.nacks] == [(2,)]
 
 
-def test_a_vote_too_many_is_our_own_mistake() -> None:
+def test_a_vote_too_many_is_our_own_error() -> None:
     books = ledger()
     batch = register(books, 2)
     books.ack(batch.span, batch.sequences, 0b1)

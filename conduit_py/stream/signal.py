@@ -25,7 +25,7 @@ class Signal:
         self._is_set = False
 
     def set(self) -> None:
-        # Set several times for every batch, and mostly nobody waits.
+        # Set several times for every batch, and mostly no task waits.
         if not self._is_set:
             self._is_set = True
             self._event.set()

@@ -330,7 +330,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         return [self._carry(drawn[start : start + size]) for start in range(0, len(drawn), size)]
 
     def _part(self, split: bytes = b"", carried: CarriedRecords | None = None) -> TaskInput:
-        # Numbered in the order of the records, so that destinations know which parts were taken before another.
+        # Numbered in the order of the records: it tells destinations which parts were taken before another.
         part, self._parts = PartId(self._source_place, self._parts), self._parts + 1
         equipment = self._equipment.given if self._equipment is not None else None
         return TaskInput(self._node, split, carried, equipment, self._acks_each, part)

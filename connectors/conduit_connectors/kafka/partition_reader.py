@@ -231,7 +231,7 @@ class PartitionReader:
             full = len(self._ready) >= BUFFER_MAX or self._ready_bytes >= BUFFER_BYTES_MAX
             if not full or self._changed.wait_for(self._has_room, _PAUSE_AFTER_SECONDS):
                 return
-        # Back-pressure. The member keeps polling, or the group would think that it has died.
+        # Back-pressure. The member keeps polling, or the group would take it for dead.
         self._consumer.pause(self._consumer.assignment())
         while not self._has_room():
             self._tick()

@@ -21,7 +21,7 @@ def made(log: EventLog, records: int = 5) -> Pipeline:
     )
 
 
-async def completed(fleet: Fleet) -> None:
+async def wait_until_completed(fleet: Fleet) -> None:
     fleet.start("a")
     await fleet["a"].ended.wait()
 
@@ -32,12 +32,12 @@ async def test_a_source_is_set_back_to_where_it_was() -> None:
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery)
         await fleet.add(made(log))
-        await completed(fleet)
+        await wait_until_completed(fleet)
         history = await fleet.position_history("a", "source")
         latest = await fleet.replay("a", "source", time.time())
         stayed = await fleet.positions("a")
         first = await fleet.replay("a", "source", history.points[0].at)
-        await completed(fleet)
+        await wait_until_completed(fleet)
 
     assert [(point.position, point.start) for point in history.points] == [(None, True), (b"4", False)]
     assert began <= history.points[0].at <= history.points[1].at <= time.time()
@@ -54,7 +54,7 @@ async def test_what_is_not_known_or_under_way_is_refused() -> None:
         await fleet.add(made(log))
         with pytest.raises(PositionUnknown, match="no point is known yet"):
             await fleet.replay("a", "source", time.time())
-        await completed(fleet)
+        await wait_until_completed(fleet)
         with pytest.raises(PositionUnknown, match="was at 2001-09-09T01:46:40") as early:
             await fleet.replay("a", "source", 1e9)
         with pytest.raises(PipelineUnknown, match="no source 'sauce'"):
@@ -72,7 +72,7 @@ async def test_another_connector_under_the_same_id_has_no_past() -> None:
     async with trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
         await fleet.add(made(log))
-        await completed(fleet)
+        await wait_until_completed(fleet)
         other = Pipeline(
             "a",
             sources=[Source("source", memory.Source(records=[]))],
@@ -80,7 +80,7 @@ async def test_another_connector_under_the_same_id_has_no_past() -> None:
         )
         kept = len((await store.position_history("a", "source")).points)
         await fleet.replace(other)
-        await completed(fleet)
+        await wait_until_completed(fleet)
 
     assert kept == 2
     assert (await store.position_history("a", "source")).points == []

@@ -3,6 +3,8 @@
 Nodes call the strategy at four moments. `admit` comes before records are sent, and `before_write` before a batch is
 written. `settle` comes when the oldest records of a source are settled, and `finish` when a source ends. `CommitEach`
 is at-least-once and `CommitFirst` is at-most-once; `CommitTogether`, exactly-once, is in `exactly_once/`.
+
+`RunParts` is what of a run a strategy works with, and `NodeContext` what of it one node does.
 """
 
 import logging

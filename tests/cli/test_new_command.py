@@ -26,8 +26,12 @@ def test_packages_pass_as_written_and_fail_when_the_contract_is_broken(command: 
     options = ["-q", "--tb=no", "-p", "no:cacheprovider", "--import-mode=importlib", "-rfE"]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *packages],
-        cwd=command.folder, env=environment, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        cwd=command.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     failed = set(re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE))
 
     assert ran.returncode == 1, ran.stdout + ran.stderr

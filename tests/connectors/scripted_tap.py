@@ -31,8 +31,11 @@ def plan_death(file: Path, deaths_max: int, rows: int) -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    given = {name: json.loads(Path(value).read_text()) for name, value in pairwise(arguments)
-        if name in ("--config", "--catalog", "--state")}  # fmt: skip
+    given = {
+        name: json.loads(Path(value).read_text())
+        for name, value in pairwise(arguments)
+        if name in ("--config", "--catalog", "--state")
+    }
     config = given["--config"]
     if "--discover" in arguments:
         streams: list[dict[str, Any]] = [

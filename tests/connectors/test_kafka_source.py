@@ -202,9 +202,12 @@ def test_a_topic_that_is_deleted_while_it_is_read_ends_the_run(topics: KafkaTopi
     topics.fill(topic, [b"1"])
     # The client takes a topic for gone, and a member gives up its partitions, only after half a minute each.
     source = kafka.Source(
-        servers=topics.address, topics=[topic], group=topic if grouped else None, revoke_seconds=2,
+        servers=topics.address,
+        topics=[topic],
+        group=topic if grouped else None,
+        revoke_seconds=2,
         config={"topic.metadata.propagation.max.ms": 1000},
-    ).fresh()  # fmt: skip
+    ).fresh()
     source.open(None)
     # A member waits for the acks of what is taken from it.
     [record] = reads(source, 1)

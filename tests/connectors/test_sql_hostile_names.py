@@ -196,8 +196,9 @@ def test_a_definition_that_names_such_a_table_is_a_problem(make: Make, table: st
 
 
 async def test_no_record_fences_a_pipeline(make: Make) -> None:
-    attack = record("conduit_checkpoint", {"owner": "p", "place": "", "fence": 2**62, "begun": 0, "applied_fence": 0,
-                                           "applied": 0})  # fmt: skip
+    attack = record(
+        "conduit_checkpoint", {"owner": "p", "place": "", "fence": 2**62, "begun": 0, "applied_fence": 0, "applied": 0}
+    )
     attack.key = {"owner": "p", "place": ""}
     good = record("orders", {"n": 1})
     good.key = {"n": 1}

@@ -35,9 +35,12 @@ class SqsQueue:
         """All messages so far, in the order in which they are received."""
         while True:
             answer = self._client.receive_message(
-                QueueUrl=self.url, MaxNumberOfMessages=10, VisibilityTimeout=3600, MessageAttributeNames=["All"],
+                QueueUrl=self.url,
+                MaxNumberOfMessages=10,
+                VisibilityTimeout=3600,
+                MessageAttributeNames=["All"],
                 MessageSystemAttributeNames=["All"],
-            )  # fmt: skip
+            )
             received = answer.get("Messages", [])
             if not received:
                 return self._received

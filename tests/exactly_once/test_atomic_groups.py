@@ -43,9 +43,7 @@ class World:
         breaks = more.pop("breaks", set())
         return Pipeline(
             "p",
-            sources=[
-                Source("s", source, atomic=True, window=window, batch_size=batch_size), *more.pop("sources", [])
-            ],
+            sources=[Source("s", source, atomic=True, window=window, batch_size=batch_size), *more.pop("sources", [])],
             destinations=[
                 Destination("home", FakeTransactionalDestination(storage=self.home, breaks=breaks)),
                 Destination("staged", FakeStagedDestination(storage=self.staged)),
@@ -53,7 +51,7 @@ class World:
             delivery="exactly_once",
             transaction=limits,
             **more,
-        )  # fmt: skip
+        )
 
     async def run(self, **more: Any) -> PipelineState:
         return await Supervisor(self.pipeline(**more), self.store).run()

@@ -133,7 +133,7 @@ class TestGzT7:
         limits = TransactionLimits(min_seconds=1, max_seconds=1)
         declared = pipeline(
             SlowSource(path=tmp_path), FakeStagedDestination(storage=storage), batch_size=1, transaction=limits
-        )  # fmt: skip
+        )
         async with running(declared, store):
             # Read at 2 and at 4; a transaction lasts a second.
             await trio.sleep_until(3.5)

@@ -71,10 +71,16 @@ def test_sessions_are_exact_when_their_process_is_killed(
 
     killed = 0
     for folder, report in killed_copies(
-        tmp_path, pipeline, content, kills=KILLS, points=POINTS, copies_max=KILLS, seconds_max=60 + 20 * KILLS,
+        tmp_path,
+        pipeline,
+        content,
+        kills=KILLS,
+        points=POINTS,
+        copies_max=KILLS,
+        seconds_max=60 + 20 * KILLS,
         preloaded=["conduit_processors.window", "conduit_connectors.clock"],
         state=lambda copy: "state" if server is None else server.create_database(),
-    ):  # fmt: skip
+    ):
         killed += report.kills.total()
         assert [given_of(json.loads(line)) for line in (folder / "out.jsonl").read_text().splitlines()] == expected
 

@@ -96,9 +96,16 @@ def test_an_interval_join_gives_all_pairs_once_through_kills(
 ) -> None:
     model = NaiveJoin(NaiveTime(("l", "r"), slack, idle), before, after)
     processor = join.Interval(
-        left="l", key="k", time="t", before_seconds=before, after_seconds=after, out_of_order_seconds=slack,
-        late="pass", clock="clock", idle_seconds=idle,
-    )  # fmt: skip
+        left="l",
+        key="k",
+        time="t",
+        before_seconds=before,
+        after_seconds=after,
+        out_of_order_seconds=slack,
+        late="pass",
+        clock="clock",
+        idle_seconds=idle,
+    )
     killed = KilledProcessor(processor, ["l", "r", "clock"], record_of, pair_of, cache_bytes)
 
     shown = killed.run(events, commits, kills)

@@ -220,9 +220,13 @@ async def test_messages_go_there_and_back_with_imports_and_nested_messages(
     )
     reference: dict[str, str | int] = {"name": "common/city.proto", "subject": f"{subject}-common", "version": 1}
     encode = protobuf.Encode(
-        url=url, subject_strategy="record", record_name="p.Person.Home", strategy="autoRegister",
-        schema_file=path, references=[reference],
-    )  # fmt: skip
+        url=url,
+        subject_strategy="record",
+        record_name="p.Person.Home",
+        strategy="autoRegister",
+        schema_file=path,
+        references=[reference],
+    )
     value = {"city": {"name": "Bern"}, "since": {"seconds": 7, "nanos": 1}}
 
     [encoded, refused, tombstone] = await process(encode, value, {"city": "Bern"}, None)

@@ -170,8 +170,13 @@ def announced(version: str, *fields: SchemaField) -> CollectionSchema:
 
 
 def test_a_schema_that_the_source_announces_is_the_first_of_the_run() -> None:
-    first = announced("1", SchemaField("id", "integer", nullable=False, key=True), SchemaField("doc", "json"),
-                      SchemaField("total", "decimal"), SchemaField("old", "string"))  # fmt: skip
+    first = announced(
+        "1",
+        SchemaField("id", "integer", nullable=False, key=True),
+        SchemaField("doc", "json"),
+        SchemaField("total", "decimal"),
+        SchemaField("old", "string"),
+    )
     second = announced("2", *first.fields[:3], SchemaField("new", "string"))
     validate = opened(against="announced")
 

@@ -125,9 +125,15 @@ def test_windows_give_what_the_naive_model_gives_through_kills(
     sources, events = history
     make, model = kind
     processor = make(
-        time=".Payload.After.t", key=".Payload.After.k", aggregate=VALUES, late="pass", clock="clock",
-        out_of_order_seconds=slack, allowed_lateness_seconds=lateness, idle_seconds=idle,
-    )  # fmt: skip
+        time=".Payload.After.t",
+        key=".Payload.After.k",
+        aggregate=VALUES,
+        late="pass",
+        clock="clock",
+        out_of_order_seconds=slack,
+        allowed_lateness_seconds=lateness,
+        idle_seconds=idle,
+    )
     expected = replace(model, sources=sources, slack=slack, lateness=lateness, idle=idle)
     expected = deepcopy(expected)
 

@@ -84,9 +84,12 @@ class Bucket:
             "s3_secret_key": SecretStr(SECRET_KEY),
         }
         self._client = boto3.session.Session().client(
-            "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id=ACCESS_KEY,
+            "s3",
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
-        )  # fmt: skip
+        )
         self._client.create_bucket(Bucket=name)
 
     def put(self, key: str, body: bytes) -> str:

@@ -108,9 +108,15 @@ class Job:
             file.writelines(json.dumps({"id": number}) + "\n" for number in range(RECORDS))
 
     def run(
-        self, hadoop: Path, *, pipeline: str = ENGINE, fatal: bool = False, seconds: float = 240,
-        conf: dict[str, str] | None = None, **environment: str,
-    ) -> tuple[int, str]:  # fmt: skip
+        self,
+        hadoop: Path,
+        *,
+        pipeline: str = ENGINE,
+        fatal: bool = False,
+        seconds: float = 240,
+        conf: dict[str, str] | None = None,
+        **environment: str,
+    ) -> tuple[int, str]:
         """The exit code and what was said."""
         settings = CONF | {"spark.yarn.stagingDir": (self.folder / "staging").as_uri()} | (conf or {})
         head = [

@@ -98,9 +98,13 @@ async def test_a_transaction_waits_as_long_and_no_longer(autojump_clock: MockClo
     log, asked, storage = EventLog(), Asked(), FakeStorage()
     lake = Destination("lake", FakeStagedDestination(storage=storage))
     await run(
-        spread({1: 1, 2: 1, 3: 60, 4: 1}, log), log, asked.declared(batch_seconds=10, batch_size=100),
-        destinations=[lake], delivery="exactly_once", transaction=TransactionLimits(max_records=4),
-    )  # fmt: skip
+        spread({1: 1, 2: 1, 3: 60, 4: 1}, log),
+        log,
+        asked.declared(batch_seconds=10, batch_size=100),
+        destinations=[lake],
+        delivery="exactly_once",
+        transaction=TransactionLimits(max_records=4),
+    )
 
     # The second transaction is full with four records: none of them waits for others.
     assert [numbers for _, numbers in asked.calls] == [[0, 1, 2], [3, 4, 5, 6], [7]]
@@ -151,9 +155,12 @@ async def test_nothing_else_changes_whatever_the_limits(seed: int) -> None:
     destinations = [Destination(name, ScriptedDestination(name=name, log=log)) for name in ("lake", "copy")]
     first, second = Processor("change", change, workers=workers, **limits), asked.declared(**limits)
     pipeline = Pipeline(
-        "p", sources=sources, processors=rng.choice([[first, second], [second, first]]), destinations=destinations,
+        "p",
+        sources=sources,
+        processors=rng.choice([[first, second], [second, first]]),
+        destinations=destinations,
         dead_letters=DeadLetters("drop", window_size=0),
-    )  # fmt: skip
+    )
     supervisor = Supervisor(pipeline, MemoryStore())
 
     assert (await supervisor.run()).status is Status.COMPLETED

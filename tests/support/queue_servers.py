@@ -110,9 +110,12 @@ class ElasticMqServer(LoopbackService):
 
 def sqs_client(endpoint: str) -> Any:
     return boto3.session.Session().client(
-        "sqs", endpoint_url=endpoint, region_name="eu-west-1", aws_access_key_id="tester",
+        "sqs",
+        endpoint_url=endpoint,
+        region_name="eu-west-1",
+        aws_access_key_id="tester",
         aws_secret_access_key="not-a-secret",
-    )  # fmt: skip
+    )
 
 
 class MotoServer(LoopbackService):

@@ -38,12 +38,21 @@ def s3_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Services
     address = f"http://127.0.0.1:{server.port}"
     server.run(
         [
-            beside_python("weed"), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-filer", "-s3",
-            f"-s3.config={keys}", "-volume.max=200", "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
+            beside_python("weed"),
+            "server",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            f"-dir={folder}",
+            "-filer",
+            "-s3",
+            f"-s3.config={keys}",
+            "-volume.max=200",
+            "-master.volumeSizeLimitMB=64",
+            "-master.telemetry=false",
             *(f"-{name}={port}" for name, port in ports.items()),
         ],
         answers=lambda: _answers(address),
-    )  # fmt: skip
+    )
     yield S3Services(address, f"http://127.0.0.1:{catalog_port}")
     server.stop()
 
@@ -57,9 +66,12 @@ def s3_server(s3_services: S3Services) -> str:
 def rest_catalog(s3_services: S3Services) -> dict[str, str]:
     """The properties of a catalog behind REST, whose tables are objects of the service."""
     client: Any = boto3.client(
-        "s3tables", endpoint_url=s3_services.objects, aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
+        "s3tables",
+        endpoint_url=s3_services.objects,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
         region_name="us-east-1",
-    )  # fmt: skip
+    )
     client.create_table_bucket(name="lake")
     return {
         "type": "rest", "uri": s3_services.catalog, "warehouse": "s3://lake",
@@ -79,9 +91,12 @@ class BucketFolder:
         }  # fmt: skip
         """The options of the connectors of objects."""
         self._client: Any = boto3.client(
-            "s3", endpoint_url=address, aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
+            "s3",
+            endpoint_url=address,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
             region_name="us-east-1",
-        )  # fmt: skip
+        )
         with suppress(self._client.exceptions.BucketAlreadyOwnedByYou, self._client.exceptions.BucketAlreadyExists):
             self._client.create_bucket(Bucket="objects")
 

@@ -177,8 +177,13 @@ def run_bash(line: str, *, cwd: Path, timeout: float = _SECONDS_MAX) -> "subproc
     environment = os.environ | {"PATH": ":".join(places), "CONDUIT_WARM_NURSERY": str(nursery)}
     return subprocess.run(
         ["bash", "-c", line],
-        cwd=cwd, env=environment, pass_fds=[nursery], capture_output=True, text=True, timeout=timeout,
-    )  # fmt: skip
+        cwd=cwd,
+        env=environment,
+        pass_fds=[nursery],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
 
 
 @cache

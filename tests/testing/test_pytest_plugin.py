@@ -19,9 +19,21 @@ def test_other_peoples_tests_pay_for_nothing(pytester: pytest.Pytester) -> None:
     """)
 
     result = pytester.runpytest_subprocess(
-        "-p", "no:trio", "-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:xdist", "-p", "no:schemathesis",
-        "--strict-config", "--strict-markers", "-k", "heavy",
-    )  # fmt: skip
+        "-p",
+        "no:trio",
+        "-p",
+        "no:hypothesispytest",
+        "-p",
+        "no:anyio",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:schemathesis",
+        "--strict-config",
+        "--strict-markers",
+        "-k",
+        "heavy",
+    )
 
     result.assert_outcomes(passed=1, deselected=1)
 

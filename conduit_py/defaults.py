@@ -3,6 +3,8 @@
 Imports nothing, so that `--help` answers at once. What only one module uses stands in that module.
 """
 
+OUR_PACKAGES = ("conduit_py", "conduit_connectors", "conduit_processors")
+
 # Pipelines
 BATCH_SIZE = 1024
 """The most records of a source that travel together."""

@@ -334,7 +334,7 @@ def join_owner() -> socket.socket:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    for name in ("conduit_py", "conduit_connectors", "conduit_processors"):
+    for name in defaults.OUR_PACKAGES:
         logging.getLogger(name).setLevel(logging.DEBUG if "debug" in sys.argv else logging.INFO)
     return socket.socket(fileno=descriptor)
 

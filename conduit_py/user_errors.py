@@ -8,6 +8,7 @@ from types import CodeType, FrameType, TracebackType
 
 import trio
 
+from conduit_py.defaults import OUR_PACKAGES
 from conduit_py.errors import FatalError, describe
 from conduit_py.exhaustion import CAUSES_MAX, exhaustion_of
 
@@ -100,7 +101,7 @@ def code_location(error: BaseException) -> str | None:
 
 
 # Ours, and what brings an error from a thread to us: it stands before the plugin.
-_PASSED_OVER = {"conduit_py", "conduit_connectors", "conduit_processors", "trio", "outcome"}
+_PASSED_OVER = {*OUR_PACKAGES, "trio", "outcome"}
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 _STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), "<frozen ")
 

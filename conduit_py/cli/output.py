@@ -18,6 +18,7 @@ from itertools import zip_longest
 from textwrap import indent
 from typing import IO, Any, Literal, TextIO, TypeAlias
 
+from conduit_py.defaults import OUR_PACKAGES
 from conduit_py.redaction import redact
 
 
@@ -159,7 +160,7 @@ def log_for_server(format: LogFormat, *, debug: bool) -> None:
 
 
 def _set_levels(*, debug: bool) -> None:
-    for name in ("conduit_py", "conduit_connectors", "conduit_processors"):
+    for name in OUR_PACKAGES:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.INFO)
 
 

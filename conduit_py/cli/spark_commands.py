@@ -18,6 +18,7 @@ from cyclopts import App, Parameter, validators
 from msgspec.structs import asdict
 
 from conduit_py.cli.output import ExitCode, put, put_json, put_lines
+from conduit_py.defaults import OUR_PACKAGES
 from conduit_py.errors import EnvironmentUnfit
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ ARCHIVES = (".tar.gz", ".tgz")
 FOLDER = "environment"
 """The name under which executors find the unpacked archive."""
 _OURS = "conduit-dataflow"
-_OUR_PACKAGES = ("conduit_py", "conduit_connectors", "conduit_processors")
 _NEEDED = f"{_OURS}[spark]"
 _INSTALLERS = {"pip", "setuptools", "wheel"}
 _LEFT_OUT = re.compile(r"(^|/)__pycache__/|^\.\./|^pyspark/(jars|data|examples)/")
@@ -222,7 +222,7 @@ def _is_editable(packed: Distribution) -> bool:
 def _packages_of(packed: Distribution) -> list[str]:
     """The packages of a distribution that is installed in place, whose files it does not list."""
     if _normal(packed.name) == _OURS:
-        return list(_OUR_PACKAGES)
+        return list(OUR_PACKAGES)
     named = (packed.read_text("top_level.txt") or "").split()
     return named or sorted({entry.value.partition(":")[0].partition(".")[0] for entry in packed.entry_points})
 

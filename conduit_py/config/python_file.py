@@ -18,6 +18,7 @@ from typing import NoReturn
 from pydantic import ValidationError
 
 from conduit_py.config.code_trust import ModuleExposed, ModuleGuard, find_exposure
+from conduit_py.defaults import OUR_PACKAGES
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.plugin import Place, did_you_mean, model_problems
@@ -190,7 +191,7 @@ def _raise_for(error: Exception, file: Path, path: Path) -> NoReturn:
         raise FileInvalid(file, [_syntax_problem(error, path)]) from error
     where, line = _users_line(error, path)
     if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:
-        near = did_you_mean(error.name, [*_OUR_PACKAGES, *_modules_in([str(path.parent)])])
+        near = did_you_mean(error.name, [*OUR_PACKAGES, *_modules_in([str(path.parent)])])
         raise EnvironmentUnfit(
             f"{where}:{line}: imports {error.name!r}, which is neither installed nor next to the file",
             suggestion=what_to_install(error) or near or f"check the spelling, or install it for {sys.executable}",
@@ -221,9 +222,6 @@ def _users_line(error: BaseException, path: Path) -> tuple[str, int | None]:
         if Path(frame.filename).parent == path.parent:
             return frame.filename, frame.lineno
     return str(path), None
-
-
-_OUR_PACKAGES = ("conduit_py", "conduit_connectors", "conduit_processors")
 
 
 def _import_hint(error: ImportError, path: Path) -> str | None:

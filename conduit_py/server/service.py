@@ -13,11 +13,11 @@ from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.redaction import redact
 from conduit_py.store.store import Store
+from conduit_py.stream.dead_letters import RETAIN_SECONDS
 from conduit_py.wire_error import safe_text
 
 log = logging.getLogger("conduit_py.server")
 
-RETAIN_SECONDS = 60.0
 COUNT_SECONDS = 1.0
 VIEW_THREADS = 2
 """How many views of dead letters are made at a time."""

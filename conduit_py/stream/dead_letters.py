@@ -32,6 +32,7 @@ from conduit_py.user_errors import as_error
 log = logging.getLogger("conduit_py.dead_letters")
 
 RETAIN_SECONDS = 60.0
+"""How often letters past the retention are removed."""
 
 CAUSES_MAX = 100
 OTHER_CAUSES = "other causes"

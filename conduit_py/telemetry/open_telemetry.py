@@ -31,6 +31,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from conduit_py import __version__, metadata
 from conduit_py.batch import Batch
 from conduit_py.batch import Span as BatchSpan
+from conduit_py.defaults import OUR_PACKAGES
 from conduit_py.errors import ConduitError
 from conduit_py.exactly_once.gate import Sealed
 from conduit_py.payloads import Payloads
@@ -49,7 +50,6 @@ from conduit_py.telemetry.metrics_text import OtlpMetrics
 
 log = logging.getLogger("conduit_py")
 
-LOGGERS = ("conduit_py", "conduit_connectors", "conduit_processors")
 END_SECONDS = 2.0
 """How long the end of a process waits for the last exports. A collector that is gone must not hold up a stop."""
 RECORDS_LOOKED_AT_MAX, LINKS_MAX = 128, 16
@@ -324,7 +324,7 @@ class LogHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.provider = LoggerProvider(resource=_resource(), shutdown_on_exit=False)
-        self._loggers = [logging.getLogger(name) for name in LOGGERS if _exports("OTEL_LOGS_EXPORTER")]
+        self._loggers = [logging.getLogger(name) for name in OUR_PACKAGES if _exports("OTEL_LOGS_EXPORTER")]
         if self._loggers:
             self.provider.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
         for each in self._loggers:

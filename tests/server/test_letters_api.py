@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from conduit_py import DeadLetters, Destination, Pipeline, Processor, Record, Retention, Source, sdk
 from conduit_py.errors import RecordRefused
 from conduit_py.server.access import Policy, Role
-from conduit_py.server.service import RETAIN_SECONDS
+from conduit_py.stream.dead_letters import RETAIN_SECONDS
 from conduit_py.testing import ScriptedDestination, ScriptedSource
 
 if TYPE_CHECKING:

@@ -114,7 +114,7 @@ class _LettersFile:
                 # A read creates no file: most pipelines never have a letter.
                 return work(opened.letters if opened is not None else letters_in_memory()[1])
             except (sqlite3.Error, *UNREADABLE) as error:
-                raise use_error(self._file, FORMAT, "read", error, _CHECK_DISK) from error
+                raise use_error(self._file, FORMAT, "read", error, CHECK_DISK) from error
 
     def change(self, work: Callable[[SqlLetters], T]) -> T:
         with self._lock:
@@ -132,7 +132,7 @@ class _LettersFile:
         except EnvironmentUnfit as error:
             raise StateFailed(
                 f"{self._file} takes no more changes, because an earlier one failed: {describe(broken)}",
-                suggestion=_CHECK_DISK,
+                suggestion=CHECK_DISK,
             ) from error
         self._broken = None
 
@@ -157,7 +157,7 @@ class _LettersFile:
             return _Opened(connection)
         except sqlite3.Error as error:
             connection.close()
-            raise use_error(self._file, FORMAT, "read", error, _CHECK_DISK) from error
+            raise use_error(self._file, FORMAT, "read", error, CHECK_DISK) from error
 
     def _transact(self, opened: "_Opened", work: Callable[[SqlLetters], T]) -> T:
         connection = opened.connection
@@ -173,13 +173,13 @@ class _LettersFile:
             self._roll_back(connection, error)
             if isinstance(error, (sqlite3.Error, *UNREADABLE)):
                 full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
-                advice = "free space on that disk" if full else _CHECK_DISK
+                advice = "free space on that disk" if full else CHECK_DISK
                 raise use_error(self._file, FORMAT, "written", error, advice) from error
             raise
 
     def _roll_back(self, connection: sqlite3.Connection, error: BaseException) -> None:
         # After any other error of SQLite it is unknown which pages are on the disk.
-        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NOTHING_WRITTEN:
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF not in NOTHING_WRITTEN:
             self._broken = error
         try:
             if connection.in_transaction:
@@ -188,8 +188,9 @@ class _LettersFile:
             self._broken = failed
 
 
-_CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
-_NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
+CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
+NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
+"""Errors after which the file is as it was, so that it need not be opened again."""
 
 
 class _Opened:

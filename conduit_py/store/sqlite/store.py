@@ -16,7 +16,7 @@ from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.owned_thread import GroupThread, Request
 from conduit_py.store.sqlite.database import STATE, StateDatabase, use_error
 from conduit_py.store.sqlite.files import after_backup, appending_only_under_backup
-from conduit_py.store.sqlite.letters import CLOSE_SECONDS, SqliteDeadLetterStore
+from conduit_py.store.sqlite.letters import CHECK_DISK, CLOSE_SECONDS, NOTHING_WRITTEN, SqliteDeadLetterStore
 from conduit_py.store.sqlite.tables import SqliteSession, SqliteTables
 from conduit_py.store.store import Kind, Store, StoredEntry
 
@@ -233,7 +233,7 @@ class GroupCommitter:
 
     def _roll_back(self, error: Exception) -> None:
         # A failed fsync may have dropped pages, so that the success of a later one proves nothing.
-        if isinstance(error, sqlite3.Error) and _code(error) not in _NOTHING_WRITTEN:
+        if isinstance(error, sqlite3.Error) and _code(error) not in NOTHING_WRITTEN:
             self._broken = error
         try:
             if self._database.connection.in_transaction:
@@ -246,17 +246,17 @@ class GroupCommitter:
             # A read that fails is the answer to one caller. The thread goes on for the others.
             return outcome.Value(work(self._database.connection))
         except Exception as error:
-            return outcome.Error(use_error(self._database.file, STATE, "read", error, _CHECK_DISK))
+            return outcome.Error(use_error(self._database.file, STATE, "read", error, CHECK_DISK))
 
     def _failure(self, error: Exception) -> StateFailed:
         full = isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL
-        suggestion = "free space on that disk" if full else _CHECK_DISK
+        suggestion = "free space on that disk" if full else CHECK_DISK
         return use_error(self._database.file, STATE, "written", error, suggestion)
 
     def _broken_error(self, broken: BaseException) -> StateFailed:
         failure = StateFailed(
             f"{self._database.file} takes no more writes, because an earlier one failed: {describe(broken)}",
-            suggestion=_CHECK_DISK,
+            suggestion=CHECK_DISK,
         )
         failure.__cause__ = broken
         return failure
@@ -289,10 +289,8 @@ class _Close(Request):
 
 _Request: TypeAlias = _Save | _Work | _Look | _Close
 
-_CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
 _OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError, sqlite3.ProgrammingError)
 """Errors of a piece of work itself: database and disk are sound."""
-_NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
 
 
 def _steps(writes: list[_Save | _Work]) -> Iterator[Statement | _Work]:

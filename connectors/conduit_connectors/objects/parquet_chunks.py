@@ -12,8 +12,8 @@ from conduit_connectors.objects.parquet_program import PIECE_BYTES
 from conduit_connectors.objects.store import ObjectBytes
 from conduit_py.sdk.arrow import ARROW_ERRORS, check_values, python_rows
 
-_ROWS_AT_ONCE = (16_384, *BATCH_ROWS[1:])
-_PIECE_BYTES = 16 * 2**20
+CHUNK_ROWS = (16_384, *BATCH_ROWS[1:])
+CHUNK_BYTES = 16 * 2**20
 """More at once than of announced objects, whose rows always become Python objects."""
 
 
@@ -23,11 +23,11 @@ class ParquetChunks:
     def __init__(self, memory_max: int, row_size_max: int) -> None:
         # At least 2 MiB: what a row takes in memory is more than what it would be as a line.
         self._limits = ParquetLimits(memory_max, max(row_size_max, PIECE_BYTES))
-        self._reader = ParquetReader(self._limits, _ROWS_AT_ONCE)
+        self._reader = ParquetReader(self._limits, CHUNK_ROWS)
 
     def read(self, content: ObjectBytes, size: int, offset: int) -> Iterator[RecordChunk]:
         """Read the rows after the first `offset`. Raises ValueError for what is no Parquet."""
-        place: dict[str, Any] = {"piece_bytes": min(_PIECE_BYTES, self._limits.row_size_max)}
+        place: dict[str, Any] = {"piece_bytes": min(CHUNK_BYTES, self._limits.row_size_max)}
         fileno = getattr(content, "fileno", None)
         if fileno is not None:
             place["file"] = os.fdopen(os.dup(fileno()), "rb")

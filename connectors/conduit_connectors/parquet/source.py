@@ -14,6 +14,7 @@ import msgspec
 from pydantic import Field
 
 from conduit_connectors.objects.parquet import ParquetLimits, ParquetPart, ParquetReader, RowGroup
+from conduit_connectors.objects.parquet_chunks import CHUNK_BYTES, CHUNK_ROWS
 from conduit_connectors.table_rows import read_rows
 from conduit_py import sdk
 from conduit_py.sdk import (
@@ -29,9 +30,6 @@ from conduit_py.sdk import (
 
 _POSITION = re.compile(rb"parquet:1:([0-9a-f]{16}):(\d{1,18}):(\d{1,18}):(.+)", re.DOTALL)
 _TAIL_SIZE = 64 * 1024
-_BATCH_ROWS = (16_384, 256, 16, 1)
-_PIECE_BYTES = 16 * 2**20
-"""More at once than of objects, whose rows always become Python objects."""
 
 
 class SourceOptions(sdk.Options):
@@ -193,7 +191,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def _make_reader(self) -> ParquetReader:
         options = self.options
         limits = ParquetLimits(options.memory_max, options.row_size_max, "memory_max", "row_size_max")
-        return ParquetReader(limits, _BATCH_ROWS)
+        return ParquetReader(limits, CHUNK_ROWS)
 
     def check_position(self, position: bytes) -> None:
         RowPosition.parse(position)
@@ -214,7 +212,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         self._path, self._mark = rows.path, _mark(file)
         columns = self.options.columns
         # At most one row: only a row that comes alone is checked for its size.
-        request: dict[str, Any] = {"columns": columns, "piece_bytes": min(_PIECE_BYTES, self.options.row_size_max)}
+        request: dict[str, Any] = {"columns": columns, "piece_bytes": min(CHUNK_BYTES, self.options.row_size_max)}
         request |= {} if rows.end is None else {"end": rows.end}
         self._parts = self._reader.read_parts(rows.start, file=file, **request)
 

@@ -7,8 +7,6 @@ batches of many pipelines, `IdleBackoff` spaces polls.
 import math
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import trio
 
@@ -28,7 +26,7 @@ class Signal:
         self._is_set = False
 
     def set(self) -> None:
-        # Set several times for every batch, and mostly nobody waits.
+        # Set several times for every batch, and mostly no task waits.
         if not self._is_set:
             self._is_set = True
             self._event.set()
@@ -63,11 +61,8 @@ class Pace:
         self._recent: deque[float] = deque(maxlen=self.RECENT_STEPS)
         self.due_at = float("-inf")
 
-    @contextmanager
-    def step(self, *, light: bool = False) -> Iterator[None]:
-        """Measure a step, which is the block."""
-        started = trio.current_time()
-        yield
+    def end_step(self, started: float, *, light: bool = False) -> None:
+        """Note that a step ends now which began at this time. A step that failed is not noted: it ends the run."""
         # Counted from the end of the step. Counted from its start, a slow step would be due again at once.
         ended = trio.current_time()
         self._recent.append(ended - started)

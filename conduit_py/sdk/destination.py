@@ -328,8 +328,9 @@ class ManyWriterDestination(PreparingDestination[OptionsT], StagedDestination[Op
         """Remove what was staged at this place and no commit can name any more; create nothing.
 
         That is what a run without an owner has staged at least so long ago. It is also what any owner has staged under
-        a fence below its newest one there. With an `owner` also all that it has staged at least so long ago: a pipeline
-        that is gone, whose last commit nobody will apply. Called on an instance that is not opened, for a command.
+        a fence below that of its last run there. With an `owner` also all that it has staged at least so long ago: a
+        pipeline that is gone, whose last commit nobody will apply. Called on an instance that is not opened, for a
+        command.
         """
 
     def prepares(self, *, exactly_once: bool) -> bool:

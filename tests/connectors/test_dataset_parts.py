@@ -270,6 +270,33 @@ def test_m5_a_command_removes_what_no_commit_can_name_any_more(dataset: Dataset)
     assert dataset.hidden() == []
 
 
+@pytest.mark.parametrize("by_tasks", [True, False])
+def test_m5_a_command_leaves_what_a_new_state_has_staged_after_one_was_lost(dataset: Dataset, by_tasks: bool) -> None:
+    """Its fences begin at one again. What the lost state left has higher ones, and so do its zombies."""
+    lost = driver(dataset, 7)
+    attempt(lost, lost.grant(), 0, *n(1))
+    zombie = lost.fresh()
+    zombie.open_part(lost.grant(), PartId(0, 1))
+    zombie.prepare(batch_of(*n(2)))
+    live = driver(dataset, 1)
+    if by_tasks:
+        live.take([attempt(live, live.grant(), 0, *n(3))])
+    else:
+        live.write(batch_of(*n(3)))
+    intent = live.stage()
+    assert intent is not None
+    assert zombie.prepared()
+    dataset.declare().clear_staged(3600, None)
+    live.teardown()  # after the commit, and before it was applied
+    dataset.declare().clear_staged(3600, None)
+    driver(dataset, 2, [intent]).teardown()
+
+    assert dataset.rows() == n(3)
+    # What the lost state may still name is left to who says that it is gone.
+    dataset.declare().clear_staged(-3600, "p")
+    assert dataset.hidden() == []
+
+
 def test_m6_the_order_of_names_is_that_of_the_parts_whoever_was_first(dataset: Dataset) -> None:
     live = driver(dataset, 1, rows_max=2)
     grant = live.grant()

@@ -167,6 +167,36 @@ async def test_m2_an_attempt_that_dies_after_it_has_staged_is_never_seen(tmp_pat
     assert staged(tmp_path / "out") == []
 
 
+async def test_m2_a_task_that_dies_between_two_of_its_parts_stages_all_of_them_again(
+    tmp_path: Path, spark: "SparkSession", spark_options: dict[str, Any]
+) -> None:
+    """What it has staged of the first is complete, and lost with it. Jobs grow until tasks have several."""
+    died = tmp_path / "died"
+
+    class Mortal(objects.Destination):
+        task = -1
+
+        def prepared(self) -> bytes:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            manifest = super().prepared()
+            if Mortal.task == context.taskAttemptId() and not died.exists():
+                died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            Mortal.task = context.taskAttemptId()
+            return manifest
+
+    pipeline = into(tmp_path, Mortal(url=str(tmp_path / "out")), delivery="exactly_once")
+    state = await SparkSupervisor(pipeline, MemoryStore(), spark=SparkOptions(**spark_options), part_size=1500).run()
+
+    assert state.status is Status.COMPLETED, state.error
+    assert died.exists()
+    assert numbers(tmp_path / "out") == kept(range(1000))
+    assert staged(tmp_path / "out") == []
+
+
 async def test_a_place_that_executors_do_not_reach_is_written_by_the_driver(
     tmp_path: Path, supervised: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,6 +219,10 @@ async def test_a_place_that_executors_do_not_reach_is_written_by_the_driver(
     [
         ([objects.Destination(url="s3://bucket/out")], ["staged by executors"]),
         ([objects.Destination(url="/out"), file.Destination(path="out")], ["staged by", "prepared by"]),
+        (
+            [delta.Destination(path="/out", columns={"n": "long", "day": "date"}, partition_by=["day"])],
+            ["staged by executors"],
+        ),
         ([parquet.Destination(path="/out")], ["written by the driver: its columns are those of the first records"]),
         (
             [parquet.Destination(path="/out", columns={"n": "int64"}), memory.Destination(into=[])],

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
 
@@ -303,6 +303,10 @@ class ManyWriterDestination(PreparingDestination[OptionsT], StagedDestination[Op
     @abstractmethod
     def stages_remotely(self, *, exactly_once: bool) -> str | None:
         """Return why tasks cannot stage with these options; None if they can. `check` prints it."""
+
+    def for_tasks(self) -> Self:
+        """Return the connector that tasks get, with no credentials in its options that a task does not use."""
+        return self
 
     @abstractmethod
     def grant(self) -> Awaitable[bytes] | bytes:

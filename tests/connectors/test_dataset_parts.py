@@ -297,6 +297,24 @@ def test_m5_a_command_leaves_what_a_new_state_has_staged_after_one_was_lost(data
     assert dataset.hidden() == []
 
 
+def test_m5_a_command_removes_what_a_zombie_wrote_after_the_last_run_ended(dataset: Dataset) -> None:
+    live = driver(dataset, 1)
+    zombie = live.fresh()
+    zombie.open_part(live.grant(), PartId(0, 0))
+    zombie.prepare(batch_of(*n(1)))
+    live.take([attempt(live, live.grant(), 0, *n(1))])
+    commit(live)
+    live.teardown()
+    assert zombie.prepared()  # the pipeline is completed, and never runs again
+    zombie.discard_part()
+
+    # In a folder the end of the run has removed the file that was open.
+    left = len(dataset.hidden())
+    assert dataset.declare().clear_staged(3600, None) == StageCleared(0, left)
+    assert dataset.declare().clear_staged(-3600, None) == StageCleared(left, 0)
+    assert (dataset.hidden(), dataset.rows()) == ([], n(1))
+
+
 def test_m6_the_order_of_names_is_that_of_the_parts_whoever_was_first(dataset: Dataset) -> None:
     live = driver(dataset, 1, rows_max=2)
     grant = live.grant()

@@ -203,9 +203,12 @@ def clear_dead(
     for path, modified in files:
         folder, _, name = path.partition("/")
         gone = owner is not None and folder == owned_folder(owner) and modified < now - age_seconds
+        staged_by_owner = _OWNED.fullmatch(folder) is not None and fence_of(name) > 0
         # The process under the current fence has applied the last commit of all before, and removed what they left.
-        outdated = _OWNED.fullmatch(folder) is not None and 0 < fence_of(name) < fences.get(folder, 0)
-        if folder in old or gone or outdated:
+        outdated = staged_by_owner and fence_of(name) < fences.get(folder, 0)
+        # Without a file of a driver no run goes on, and no commit names anything: only a zombie has written this.
+        late = staged_by_owner and folder not in fences and modified < now - age_seconds
+        if folder in old or gone or outdated or late:
             dead[folder].append(name)
     for folder, names in dead.items():
         if names:

@@ -45,7 +45,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 BOOST = {"learn": 2.0, "how-to": 2.0, "operate": 1.5, "recipes": 1.5, "decisions": 0.05}
-"""How much more or less a search gives to pages of a folder: a decision has its subject in its title, and few want it."""
+"""What a search makes of pages of a folder. A decision has its subject in its title, and few look for it."""
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:

@@ -9,6 +9,7 @@ processors), `state_values` (a state as bytes, and what of it is only in the sto
 
 from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
+from conduit_py.dataset import Dataset
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
 from conduit_py.payloads import Columns, LazyColumn, Payloads
@@ -16,7 +17,6 @@ from conduit_py.positions import EncodedPositions, MapPositions, PositionMap, Po
 from conduit_py.record import (
     CollectionSchema,
     Data,
-    Dataset,
     DriftCount,
     FieldType,
     Operation,

@@ -25,8 +25,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
+from conduit_py.dataset import Dataset
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.record import Dataset, DriftCount
+from conduit_py.record import DriftCount
 from conduit_py.redaction import SECRETS, is_secret_name, redact, secrets_in_text
 
 

@@ -20,10 +20,10 @@ from openlineage.client.facet_v2 import error_message_run, job_type_job, process
 from openlineage.client.uuid import generate_new_uuid
 
 from conduit_py import __version__
+from conduit_py.dataset import Dataset
 from conduit_py.errors import RunError
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.pipeline_log import RUN_OBSERVER
-from conduit_py.record import Dataset
 from conduit_py.redaction import redact
 from conduit_py.sdk.plugin import Connector
 from conduit_py.stream.run import Ending, How

@@ -21,7 +21,7 @@ from conduit_connectors.iceberg.task_files import IcebergTaskFiles, MovedFile, g
 from conduit_connectors.ignored_fields import IgnoredFields
 from conduit_connectors.lake_parts import LakeDestination, LakeFolder, TakenParts, why_one_writer
 from conduit_connectors.table_rows import fit_batch
-from conduit_py.sdk import Batch, FatalError, Operation, PartId, PieceRefused, Record, StageCleared
+from conduit_py.sdk import Batch, Dataset, FatalError, Operation, PartId, PieceRefused, Record, StageCleared
 from conduit_py.sdk.arrow import fit_to_schema
 
 _ALTER_ATTEMPTS = 10
@@ -50,6 +50,9 @@ class Destination(LakeDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset(catalog_label(self.options.catalog), self.options.table)]
 
     @property
     def claims(self) -> str:

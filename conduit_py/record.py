@@ -9,9 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -180,32 +178,6 @@ class DriftCount(msgspec.Struct):
     """Counts what did not fit its schema, for a metric. It only grows."""
 
     count: int = 0
-
-
-class Dataset(NamedTuple):
-    """What a connector reads or writes, as OpenLineage names it. It never has a user, a password or a query."""
-
-    namespace: str
-    name: str
-
-    @classmethod
-    def at(cls, place: str) -> "Dataset":
-        """Name a folder or an object: `s3://bucket/key`, or a path of this machine."""
-        scheme, divider, rest = place.partition("://")
-        if not divider or scheme == "file":
-            return cls("file", str(Path(rest if divider else place).absolute()))
-        host, _, path = rest.partition("?")[0].partition("/")
-        return cls(f"{scheme}://{host.rpartition('@')[2]}", path.strip("/") or "/")
-
-    @classmethod
-    def tables(cls, url: str, names: Iterable[str], *, port: int, schema: str = "") -> "list[Dataset]":
-        """Name tables of the database at this URL. Without names, that is the database."""
-        parts = urlsplit(url)
-        namespace = f"{parts.scheme.partition('+')[0]}://{parts.hostname or 'localhost'}:{parts.port or port}"
-        above = [parts.path.strip("/")] + ([schema] if schema else [])
-        # A name with a dot has its schema, or in MariaDB its database, already.
-        full = [".".join([*above[: 1 if schema else 0], each] if "." in each else [*above, each]) for each in names]
-        return [cls(namespace.replace("postgresql:", "postgres:"), each) for each in full or above[:1]]
 
 
 def group_sizes(records: Sequence[Record]) -> list[int] | None:

@@ -18,6 +18,7 @@ pytest_plugins = [
     "queue_servers",
     "queue_harness",
     "s3_server",
+    "prometheus_server",
 ]
 """Each server starts when the first test does that needs it."""
 

@@ -1,5 +1,6 @@
 """The site of the docs: it builds without a warning, and a browser that shows it asks nobody else for anything."""
 
+import json
 import os
 import re
 import subprocess
@@ -75,3 +76,11 @@ def test_the_first_page_is_the_readme_and_its_links_stay_in_the_site(site: Path)
     assert "without losing one" in text
     assert 'href="explanation/invariants.html"' in text
     assert (site / "decisions" / "index.html").exists()
+
+
+def test_a_search_finds_what_to_do_before_why_it_is_so(site: Path) -> None:
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    boosts = {entry["location"]: entry.get("boost", 1) for entry in entries}
+
+    assert boosts["how-to/handle-dead-letters.html"] == 2
+    assert max(boost for page, boost in boosts.items() if page.startswith("decisions/0")) < 0.1

@@ -3,8 +3,8 @@
 In reading order: `plugin` (what all plugins have in common, and their options), then `source`, `destination` and
 `processor`, one of which an author implements. `state` is for processors that remember, `checkpointed_source` and
 `endpoint` are for special sources. `arrow`, `queue`, `spark` and `template` are public too, and imported by those that
-need them. Behind these: `registry` (finds installed plugins), `secrets`, `function_signature` (functions as
-processors), `state_values` (a state as bytes, and what of it is only in the store).
+need them. Behind these: `registry` (finds installed plugins), `secrets` (references to them, and those in options),
+`function_signature` (functions as processors), `state_values` (a state as bytes, and what of it is only in the store).
 """
 
 from conduit_py import metadata
@@ -16,7 +16,6 @@ from conduit_py.positions import EncodedPositions, MapPositions, PositionMap, Po
 from conduit_py.record import (
     CollectionSchema,
     Data,
-    Dataset,
     DriftCount,
     FieldType,
     Operation,
@@ -43,7 +42,7 @@ from conduit_py.sdk.destination import (
     WriteGuarantee,
 )
 from conduit_py.sdk.endpoint import EndpointSource, HttpAnswer, HttpRequest
-from conduit_py.sdk.plugin import Options
+from conduit_py.sdk.plugin import Dataset, Options
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.secrets import SecretProvider, SecretUnavailable
 from conduit_py.sdk.source import (

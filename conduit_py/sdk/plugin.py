@@ -6,28 +6,27 @@ Options are checked when a plugin is made. Every problem has a path, the line of
 import difflib
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib.util import find_spec
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
-    Secret,
-    SecretBytes,
-    SecretStr,
     ValidationError,
 )
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.record import Dataset, DriftCount
-from conduit_py.redaction import SECRETS, is_secret_name, redact, secrets_in_text
+from conduit_py.record import DriftCount
+from conduit_py.redaction import redact
+from conduit_py.sdk.secrets import learn_from_invalid, learn_secrets
 
 
 class Options(BaseModel):
@@ -120,8 +119,40 @@ class Plugin(Generic[OptionsT]):
         """Return a fresh plugin with other options, which are checked already."""
         assert isinstance(options, self.options_model), f"{type(options).__name__} for {type(self).__name__}"
         new = self.fresh()
-        new._options, new.problems = options, []
+        # What the user has written may have what these options leave out, and goes to executors too.
+        new._written, new._options, new.problems = {}, options, []
         return new
+
+
+class Dataset(NamedTuple):
+    """What a connector reads or writes, as OpenLineage names it. It never has a user, a password or a query."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def at(cls, place: str) -> "Dataset":
+        """Name a folder or an object: `s3://bucket/key`, or a path of this machine."""
+        scheme, divider, rest = place.partition("://")
+        if not divider or scheme == "file":
+            return cls("file", str(Path(rest if divider else place).absolute()))
+        host, _, path = rest.partition("?")[0].partition("/")
+        return cls(f"{scheme}://{host.rpartition('@')[2]}", path.strip("/") or "/")
+
+    @classmethod
+    def tables(cls, url: str, names: Iterable[str], *, port: int, schema: str = "") -> "list[Dataset]":
+        """Name tables of the database at this URL. Without names, that is the database."""
+        above = [urlsplit(url).path.strip("/")] + ([schema] if schema else [])
+        # A name with a dot has its schema, or in MariaDB its database, already.
+        full = [".".join([*above[: 1 if schema else 0], each] if "." in each else [*above, each]) for each in names]
+        return [cls.at_server(url, each, port=port) for each in full or above[:1]]
+
+    @classmethod
+    def at_server(cls, url: str, name: str, *, port: int) -> "Dataset":
+        """Name what the server at this URL has, such as a queue. Of several servers the first one counts."""
+        parts = urlsplit(url.partition(",")[0])
+        scheme = parts.scheme.partition("+")[0].replace("postgresql", "postgres")
+        return cls(f"{scheme}://{parts.hostname or 'localhost'}:{parts.port or port}", name)
 
 
 class Connector(Plugin[OptionsT]):
@@ -303,47 +334,3 @@ def option_error(message: str, suggestion: str | None = None) -> ValueError:
     """Return an error to raise while options are checked. Its message names what is expected; the value is added."""
     # Passed as a value, because pydantic's message is a format string and ours may contain braces.
     return PydanticCustomError("option", "{message}", {"message": message, "suggestion": suggestion})
-
-
-def learn_secrets(options: BaseModel) -> None:
-    """Add every secret in the options to those of this process."""
-    SECRETS.add(*secrets_in(options))
-
-
-def learn_from_invalid(model: type[BaseModel], values: Mapping[str, Any]) -> None:
-    """Do the same for values that are not valid options: the problems with them quote what was given."""
-    for name, value in values.items():
-        field = model.model_fields.get(name)
-        # By its name, not its parts: the type may be nested in unions, lists and other types in many ways.
-        secret = field is not None and "Secret" in repr(field.annotation)
-        SECRETS.add(*(_texts_in(value) if secret else secrets_in(value)))
-
-
-def secrets_in(value: Any) -> Iterator[str]:
-    """The secrets in options, or in any part of them."""
-    if isinstance(value, str):
-        yield from secrets_in_text(value)
-    elif isinstance(value, Secret | SecretStr | SecretBytes):
-        yield from _texts_in(value)
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from secrets_in(getattr(value, name))
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            secret = isinstance(name, str) and isinstance(each, str) and is_secret_name(name)
-            yield from (each,) if secret else secrets_in(each)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for each in value:
-            yield from secrets_in(each)
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    if isinstance(value, Secret | SecretStr | SecretBytes):
-        yield from _texts_in(value.get_secret_value())
-    elif isinstance(value, str):
-        yield value
-    elif isinstance(value, bytes):
-        yield value.decode(errors="replace")
-    elif isinstance(value, dict | list | tuple | set | frozenset):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts_in(each)

@@ -15,10 +15,12 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from conduit_py.errors import ConduitError, describe
-from conduit_py.redaction import SECRETS, Secrets, redact
+from conduit_py.redaction import SECRETS, Secrets, is_secret_name, redact, secrets_in_text
 
 SIZE_MAX: Final = 1024 * 1024
 EXEC_SECONDS: Final = 30.0
@@ -271,3 +273,47 @@ def _content_if_any(path: Path) -> bytes:
 
 def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def learn_secrets(options: BaseModel) -> None:
+    """Add every secret in the options to those of this process."""
+    SECRETS.add(*secrets_in(options))
+
+
+def learn_from_invalid(model: type[BaseModel], values: Mapping[str, Any]) -> None:
+    """Do the same for values that are not valid options: the problems with them quote what was given."""
+    for name, value in values.items():
+        field = model.model_fields.get(name)
+        # By its name, not its parts: the type may be nested in unions, lists and other types in many ways.
+        secret = field is not None and "Secret" in repr(field.annotation)
+        SECRETS.add(*(_texts_in(value) if secret else secrets_in(value)))
+
+
+def secrets_in(value: Any) -> Iterator[str]:
+    """The secrets in options, or in any part of them."""
+    if isinstance(value, str):
+        yield from secrets_in_text(value)
+    elif isinstance(value, Secret | SecretStr | SecretBytes):
+        yield from _texts_in(value)
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from secrets_in(getattr(value, name))
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            secret = isinstance(name, str) and isinstance(each, str) and is_secret_name(name)
+            yield from (each,) if secret else secrets_in(each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            yield from secrets_in(each)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, Secret | SecretStr | SecretBytes):
+        yield from _texts_in(value.get_secret_value())
+    elif isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield value.decode(errors="replace")
+    elif isinstance(value, dict | list | tuple | set | frozenset):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(each)

@@ -27,19 +27,17 @@ def _has(status: str) -> str:
     return f'{metrics.PIPELINE_STATUS.name}{{status="{status}"}}'
 
 
-_NACKED = rate(metrics.NACKED, by="pipeline_name", over="15m")
-_READ = rate(metrics.READ, by="pipeline_name", over="15m")
+_PIPELINE = "job, pipeline_name"
+"""What tells pipelines apart: jobs of Prometheus, such as production and test, may have pipelines of the same name."""
 
 
 def _refused_over(over: str) -> str:
-    return (
-        f"{rate(metrics.NACKED, by='pipeline_name', over=over)} / {rate(metrics.READ, by='pipeline_name', over=over)}"
-    )
+    return f"{rate(metrics.NACKED, by=_PIPELINE, over=over)} / {rate(metrics.READ, by=_PIPELINE, over=over)}"
 
 
 def _slow_over(over: str) -> str:
     """The share of records that took more than 10 s."""
-    name, by = metrics.PIPELINE_DURATION.name, "sum by (pipeline_name)"
+    name, by = metrics.PIPELINE_DURATION.name, f"sum by ({_PIPELINE})"
     quick = f'{by} (rate({name}_bucket{{le="10.0"}}[{over}]))'
     return f"1 - {quick} / {by} (rate({name}_count[{over}]))"
 
@@ -47,7 +45,7 @@ def _slow_over(over: str) -> str:
 def _in_both(share: Callable[[str], str], long: str, short: str) -> str:
     """The smaller of two windows: above a limit if both are. The long one proves a cost, the short that it goes on."""
     marked = (f'label_replace({share(over)}, "over", "{over}", "", "")' for over in (long, short))
-    return f"min by (pipeline_name) ({' or '.join(marked)})"
+    return f"min by ({_PIPELINE}) ({' or '.join(marked)})"
 
 
 def _burns(budget: str, pace: str, what: str) -> str:
@@ -63,6 +61,15 @@ ALERTS = (
         "critical",
         "No conduit-py server is being scraped",
         "Nothing has reported conduit_info for 5 minutes: the server is down, or Prometheus cannot reach it.",
+    ),
+    Alert(
+        "ConduitServerDown",
+        f"up and on (instance, job) last_over_time({metrics.INFO.name}[1d])",
+        "== 0",
+        "5m",
+        "critical",
+        "Server {{ $labels.instance }} does not answer",
+        "Prometheus has had no answer for 5 minutes from a server that was there within the last day.",
     ),
     Alert(
         "ConduitPipelineDegraded",
@@ -124,7 +131,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitLatencyHigh",
-        quantile(0.99, metrics.PIPELINE_DURATION, by="pipeline_name", over="5m"),
+        quantile(0.99, metrics.PIPELINE_DURATION, by=_PIPELINE, over="5m"),
         "> 10",
         "10m",
         "warning",
@@ -192,7 +199,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitManyRefused",
-        f"{_NACKED} / {_READ}",
+        _refused_over("15m"),
         "> 0.05",
         "5m",
         "critical",
@@ -246,7 +253,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitPersistSlow",
-        quantile(0.99, metrics.PERSIST_DURATION, by="pipeline_name, node", over="5m"),
+        quantile(0.99, metrics.PERSIST_DURATION, by=f"{_PIPELINE}, node", over="5m"),
         "> 1",
         "10m",
         "warning",

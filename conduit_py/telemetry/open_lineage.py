@@ -23,9 +23,8 @@ from conduit_py import __version__
 from conduit_py.errors import RunError
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.pipeline_log import RUN_OBSERVER
-from conduit_py.record import Dataset
 from conduit_py.redaction import redact
-from conduit_py.sdk.plugin import Connector
+from conduit_py.sdk.plugin import Connector, Dataset
 from conduit_py.stream.run import Ending, How
 
 log = logging.getLogger("conduit_py")

@@ -115,10 +115,13 @@ def _links() -> dict[str, Any]:
     return {
         "type": "dashboards",
         "title": "conduit-py",
+        "tooltip": "",
+        "icon": "external link",
         "tags": [TAG],
         "asDropdown": True,
         "includeVars": True,
         "keepTime": True,
+        "targetBlank": False,
     }
 
 
@@ -208,9 +211,18 @@ def _options(kind: PanelKind) -> dict[str, Any]:
         legend = {"showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": ["mean", "lastNotNull"]}
         return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
     if kind == "heatmap":
-        return {"calculate": False, "yAxis": {"unit": "s"}, "color": {"mode": "scheme", "scheme": "Oranges"}}
+        color = {
+            "mode": "scheme",
+            "scheme": "Oranges",
+            "steps": 64,
+            "reverse": False,
+            "fill": "orange",
+            "exponent": 0.5,
+        }
+        return {"calculate": False, "yAxis": {"unit": "s"}, "color": color}
     if kind == "state-timeline":
-        return {"mergeValues": True, "showValue": "never", "legend": {"showLegend": False}}
+        hidden = {"showLegend": False, "displayMode": "list", "placement": "bottom", "calcs": []}
+        return {"mergeValues": True, "showValue": "never", "legend": hidden}
     options: dict[str, Any] = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}}
     return options | ({"orientation": "horizontal"} if kind == "bargauge" else {"colorMode": "value"})
 

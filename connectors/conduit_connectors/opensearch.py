@@ -15,6 +15,7 @@ from conduit_py.sdk import (
     AckMode,
     Batch,
     Data,
+    Dataset,
     DestinationConnector,
     FatalError,
     KeptOrder,
@@ -118,6 +119,9 @@ class Destination(DestinationConnector[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset.at_server(str(self.options.url), self.options.index, port=9200)]
 
     @property
     def guarantee(self) -> WriteGuarantee:  # type: ignore[override]

@@ -181,6 +181,9 @@ class Source(QueueSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def datasets(self) -> list[sdk.Dataset]:
+        return [sdk.Dataset.at(str(self.options.path))]
+
     def probe(self) -> str:
         return probe_file(self.options.path)
 
@@ -208,6 +211,9 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[sdk.Dataset]:
+        return [sdk.Dataset.at(str(self.options.path))]
 
     def probe(self) -> str:
         return probe_file(self.options.path)

@@ -12,6 +12,7 @@ from conduit_connectors.broker_tls import TlsArguments, TlsOptions
 from conduit_connectors.http.connection_options import HttpHeaders
 from conduit_connectors.numbering import number_of, positions_of
 from conduit_py.sdk import (
+    Dataset,
     EndOfSource,
     FatalError,
     NothingYet,
@@ -85,6 +86,9 @@ class Source(SourceConnector[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset.at(self.options.url.get_secret_value())]
 
     @property
     def gives(self) -> Any:

@@ -17,7 +17,9 @@ from conduit_py.store.sqlite.database import STATE
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandInside, Serving
 
-FORMATS = Path(__file__).parent.parent / "store" / "formats"
+ROOT = Path(__file__).parent.parent.parent
+FORMATS = ROOT / "tests" / "store" / "formats"
+PAGE = ROOT / "docs" / "operate" / "upgrade.md"
 NEWEST = FORMATS / "2-records-2"
 NAMES = sorted(file.parent.name for file in FORMATS.glob("*/state.db"))
 
@@ -54,6 +56,15 @@ def test_inspect_reads_an_old_state_and_changes_nothing(inside: "CommandInside",
         "pipeline": "orders", "status": "completed", "positions": 1, "letters": 0, "transactions": 0,
     }  # fmt: skip
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
+
+
+def test_a_page_shows_how_the_next_format_is_refused(inside: "CommandInside") -> None:
+    shown = PAGE.read_text().partition("```text\n")[2].partition("```")[0]
+    copy_of(NEWEST, inside.folder / "state")
+    set_version(inside.folder / "state" / "state.db", STATE.version + 1)
+    done = inside("state", "upgrade", "--state", "state")
+
+    assert done.stderr == shown
 
 
 @pytest.mark.parametrize("name", ["state.db", "letters.db"])

@@ -2,21 +2,27 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import nats as library
+import pika
+import pytest
 import trio
+from broker_servers import MosquittoServer, RabbitServer
 from builders import batch_of
-from conduit_connectors import http, kafka, nats, webhook
+from conduit_connectors import http, kafka, memory, mqtt, nats, rabbitmq, redis_streams, sqs, webhook
 from conduit_connectors.kafka.message import decode_headers, encode_headers
 from conduit_connectors.message_content import MessageOptions, encode_messages
+from direct_writes import write_records
 from http_peer import HttpPeer, PeerAnswer, free_port
 from kafka_topics import KafkaTopics
+from queue_servers import sqs_client
 
 from conduit_py import Destination, Pipeline, Source
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.sdk import Record
+from conduit_py.sdk import DestinationConnector, Record, SourceConnector
 from conduit_py.store.memory import MemoryStore
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "shop=1"}
@@ -94,6 +100,54 @@ async def _first_of(url: str, stream: str) -> Any:
     stored = await client.jetstream(timeout=300).get_msg(stream, 1)
     await client.close()
     return stored
+
+
+Ends = tuple[DestinationConnector[Any], SourceConnector[Any]]
+
+
+def rabbitmq_ends(request: pytest.FixtureRequest, name: str) -> Ends:
+    server: RabbitServer = request.getfixturevalue("rabbitmq")
+    connection = pika.BlockingConnection(pika.URLParameters(server.url))
+    connection.channel().queue_declare(name, durable=True)
+    connection.close()
+    return rabbitmq.Destination(url=server.url, routing_key=name), rabbitmq.Source(url=server.url, queue=name)
+
+
+def mqtt_ends(request: pytest.FixtureRequest, name: str) -> Ends:
+    server: MosquittoServer = request.getfixturevalue("mosquitto")
+    return mqtt.Destination(url=server.url, topic=name), mqtt.Source(url=server.url, client_id=name, topics=[name])
+
+
+def redis_ends(request: pytest.FixtureRequest, name: str) -> Ends:
+    server: str = request.getfixturevalue("redis_server")
+    return redis_streams.Destination(url=server, stream=name), redis_streams.Source(url=server, stream=name)
+
+
+def sqs_ends(request: pytest.FixtureRequest, name: str) -> Ends:
+    endpoint: str = request.getfixturevalue("sqs_server")
+    options: Any = {"endpoint": endpoint, "access_key": "a", "secret_key": "not-a-secret", "region": "eu-west-1"}
+    options["url"] = sqs_client(endpoint).create_queue(QueueName=name)["QueueUrl"]
+    return sqs.Destination(**options), sqs.Source(**options)
+
+
+@pytest.mark.parametrize("ends", [rabbitmq_ends, mqtt_ends, redis_ends, sqs_ends])
+async def test_a_broker_keeps_the_trace_from_a_destination_to_a_source(
+    ends: Callable[[pytest.FixtureRequest, str], Ends], request: pytest.FixtureRequest, queue_name: str
+) -> None:
+    destination, source = await trio.to_thread.run_sync(ends, request, queue_name)
+    arrived: list[Record] = []
+    pipeline = Pipeline("p", sources={"in": source}, destinations={"out": memory.Destination(into=arrived)})
+    supervisor = Supervisor(pipeline, MemoryStore())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        with trio.fail_after(300):
+            # What is published before a client of MQTT has subscribed is not for it.
+            while not arrived:
+                await trio.to_thread.run_sync(write_records, destination, record(TRACE))
+                await trio.sleep(0.1)
+        supervisor.stop()
+
+    assert {name: arrived[0].metadata.get(name) for name in TRACE} == TRACE
 
 
 async def test_a_webhook_passes_its_trace_on_to_an_http_destination() -> None:

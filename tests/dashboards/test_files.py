@@ -15,7 +15,7 @@ from conduit_py.telemetry.metrics import all_metrics
 from conduit_py.telemetry.panels import COLUMNS, board_json
 
 if TYPE_CHECKING:
-    from tests.dashboards.conftest import Programs
+    from prometheus_server import Programs
 
 FOLDER = Path(__file__).parent.parent.parent / "dashboards"
 
@@ -98,9 +98,9 @@ def test_every_alert_is_seen_firing_in_a_unit_test() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]])
-def test_promtool_finds_the_rules_to_be_right(arguments: list[str], programs: "Programs") -> None:
+def test_promtool_finds_the_rules_to_be_right(arguments: list[str], prometheus_programs: "Programs") -> None:
     done = subprocess.run(
-        [programs.promtool, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=300, check=False
+        [prometheus_programs.promtool, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=300, check=False
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

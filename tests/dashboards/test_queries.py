@@ -26,7 +26,7 @@ from conduit_py.telemetry.panels import ANNOTATIONS, SERVERS, Query, of_servers
 from conduit_py.testing import Block, Fail, ScriptedDestination, ScriptedSource
 
 if TYPE_CHECKING:
-    from tests.dashboards.conftest import Programs, Prometheus, Scraping
+    from prometheus_server import Programs, Prometheus, Scraping
 
 CHOSEN = {"$__rate_interval": "300s", "$pipeline": ".*", "$node": ".*", "$instance": ".*", "$job": ".*"}
 
@@ -116,7 +116,7 @@ def _response(text: bytes) -> bytes:
 
 
 async def test_every_query_parses_and_finds_something(
-    scraping: "Scraping", programs: "Programs", tmp_path: Path
+    scraping: "Scraping", prometheus_programs: "Programs", tmp_path: Path
 ) -> None:
     export(tmp_path)
     async with serve_fleet(tmp_path) as (target, fleet), scraping(target) as prometheus:
@@ -133,7 +133,7 @@ async def test_every_query_parses_and_finds_something(
             assert await _missing(prometheus, [Query(compared, annotation.text)]) == []
             await prometheus.get("/api/v1/query", query=chosen(of_servers(annotation.expr)))
         await _rules_are_well(prometheus)
-        _lint(programs, metrics_text(fleet))
+        _lint(prometheus_programs, metrics_text(fleet))
 
 
 async def _missing(prometheus: "Prometheus", queries: list[Query]) -> list[Query]:
@@ -173,8 +173,10 @@ async def _rules_are_well(prometheus: "Prometheus") -> None:
     assert noticed["labels"]["pipeline_name"] == "broken"
 
 
-def _lint(programs: "Programs", text: bytes) -> None:
-    done = subprocess.run([programs.promtool, "check", "metrics"], input=text, capture_output=True, timeout=300)
+def _lint(prometheus_programs: "Programs", text: bytes) -> None:
+    done = subprocess.run(
+        [prometheus_programs.promtool, "check", "metrics"], input=text, capture_output=True, timeout=300
+    )
     # What prometheus_client itself exposes is not ours to name.
     errors = [line for line in done.stderr.decode().splitlines() if "conduit_" in line or "error" in line]
 

@@ -5,6 +5,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from conduit_py.graph.compile import compile_pipeline
 ROOT = Path(__file__).parent.parent.parent
 CHART = ROOT / "deploy" / "helm" / "conduit-server"
 RENDERED = Path(__file__).parent / "rendered"
+PAGE = ROOT / "docs" / "operate" / "kubernetes.md"
 WAYS: dict[str, list[str]] = {
     "volume": [],
     "postgres": [
@@ -110,6 +113,32 @@ def test_values_that_cannot_work_are_refused_with_what_to_do(settings: list[str]
     assert rendered.returncode != 0
     # Some versions of Helm write the path of a value with slashes.
     assert refusal in rendered.stderr.replace("/", ".")
+
+
+@needs_helm
+def test_the_page_installs_the_chart_and_names_what_it_makes() -> None:
+    page = PAGE.read_text()
+    [values] = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    [line] = re.findall(r"^helm install (.*) --values values\.yaml$", page, re.MULTILINE)
+    command = [HELM, "template", *shlex.split(line), "--kube-version", "1.31.0", "--values", "-"]
+    rendered = subprocess.run(command, input=values, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert rendered.returncode == 0, rendered.stderr
+    made = {each["kind"]: each for each in yaml.safe_load_all(rendered.stdout) if each}
+    pod = made["StatefulSet"]["spec"]["template"]["spec"]
+    [server] = pod["containers"]
+    [state] = [each.removeprefix("--state=") for each in server["args"] if each.startswith("--state=")]
+    wanted = {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each}
+    wanted.add(made["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"]["name"])
+    name = made["StatefulSet"]["metadata"]["name"]
+
+    kubernetes_validate.validate(made["StatefulSet"], kubernetes_validate.latest_version(), strict=True)
+    assert wanted == set(re.findall(r"kubectl create secret generic (\S+)", page))
+    assert server["env"][0]["valueFrom"]["secretKeyRef"]["name"] == "shop-db"
+    assert server["image"] == "registry.example/conduit-py:0.1.0"
+    port = made["Service"]["spec"]["ports"][0]["port"]
+    assert f"kubectl port-forward service/{made['Service']['metadata']['name']} {port}\n" in page
+    assert f"kubectl exec {name}-0 -c {server['name']} -- " in page
+    assert f" --state {state}\n" in page
 
 
 def test_nobody_deploys_a_pipeline_that_is_not_their_own() -> None:

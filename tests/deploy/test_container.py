@@ -1,7 +1,9 @@
 """The container file and the compose file. No engine runs in the tests: they are parsed, linted and compared."""
 
+import argparse
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -16,6 +18,7 @@ from conduit_py.cli.main import app
 ROOT = Path(__file__).parent.parent.parent
 DOCKERFILE = ROOT / "deploy" / "container" / "Dockerfile"
 COMPOSE = ROOT / "deploy" / "compose"
+PAGE = ROOT / "docs" / "operate" / "containers.md"
 
 
 def stages() -> dict[str, list[tuple[str, str]]]:
@@ -92,6 +95,28 @@ def test_everything_that_is_copied_is_sent_to_the_engine() -> None:
     assert ignored[1] == "*"
     assert copied == sent
     assert all((ROOT / name).exists() for name in copied)
+
+
+def test_the_page_builds_and_runs_what_the_file_has() -> None:
+    page = PAGE.read_text().replace("\\\n", " ")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("context", type=ROOT.joinpath)
+    parser.add_argument("--target", choices=stages(), default="server")
+    for option in ("-f", "-t", "--build-arg"):
+        parser.add_argument(option)
+    builds = [parser.parse_args(shlex.split(line)) for line in re.findall(r"^docker build (.*)$", page, re.MULTILINE)]
+    [pipelines, state] = re.findall(r"docker run .* -v \S+:(/\w+):ro\S* -v \S+:(/\w+) ", page)[0]
+    _, bound, _ = app.parse_args(json.loads(values("server", "CMD")[0]), exit_on_error=False, print_error=False)
+
+    assert [build.target for build in builds] == ["server", "spark"]
+    for build in builds:
+        name, _, value = build.build_arg.partition("=")
+        assert (build.context / build.f) == DOCKERFILE
+        assert name in values("build", "ARG")
+        assert set(value.split()) <= set(extras)
+    assert (str(bound.arguments["pipelines"]), bound.arguments["state"]) == (pipelines, state)
+    assert f"docker compose -f {(COMPOSE / 'compose.yaml').relative_to(ROOT)} up\n" in page
 
 
 def compose() -> dict[str, Any]:

@@ -76,7 +76,6 @@ def test_sessions_are_exact_when_their_process_is_killed(
         content,
         kills=KILLS,
         points=POINTS,
-        copies_max=KILLS,
         seconds_max=60 + 20 * KILLS,
         preloaded=["conduit_processors.window", "conduit_connectors.clock"],
         state=lambda copy: "state" if server is None else server.create_database(),

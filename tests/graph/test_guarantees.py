@@ -151,6 +151,11 @@ class TestOrder:
             (sqlite_queue.Source(path="q.db", messages="record"), file.Destination(path="o"), "in no order"),
             (file.Source(path="in"), spark.Sink(format="csv"), "in no order"),
             (generator.Source(count=1), objects.Destination(url="o", format="json"), "in order"),
+            (
+                generator.Source(count=1),
+                objects.Destination(url="o", partition_by=["n"]),
+                "in order for each partition",
+            ),
         ],
         ids=lambda value: (
             value if isinstance(value, str) else type(value).__module__.removeprefix("conduit_connectors.")

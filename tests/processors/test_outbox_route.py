@@ -1,6 +1,8 @@
 """`outbox.route`: rows of an outbox table become messages with a topic, a key, headers and a content."""
 
 import logging
+import re
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +20,7 @@ from conduit_py import Destination, Operation, Payload, Pipeline, Record, Record
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.store.memory import MemoryStore
 
+PAGE = Path(__file__).parent.parent.parent / "docs" / "how-to" / "send-an-outbox-table.md"
 ROW = {"id": UUID(int=7), "aggregatetype": "order", "aggregateid": "a1", "type": "placed", "payload": '{"n":1}'}
 
 
@@ -168,8 +171,8 @@ def insert(kind: str, id: str, n: int) -> str:
 
 
 async def test_inserts_into_an_outbox_of_postgresql_are_messages_in_order(postgres: str) -> None:
-    columns = "id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb"
-    run_sql(postgres, f"CREATE TABLE outbox ({columns})", insert("order", "a1", 1))
+    [table] = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    run_sql(postgres, table, insert("order", "a1", 1))
     messages: list[Record] = []
     source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["outbox"])
     pipeline = Pipeline(

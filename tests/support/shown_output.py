@@ -87,7 +87,7 @@ class FollowedPage:
 def run_line(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """Run a line of the shell. What goes to stderr is part of the output, as on a screen."""
     words = line.split()
-    if words[0] == COMMAND.name and not set(line) & set("|&;<>()$`*?~{}[]'\"\n"):
+    if words[0] == COMMAND.name and not set(line) & set("|&;<>()$`*?~{}[]'\"#\n"):
         return run_warm([COMMAND, *words[1:]], cwd=folder, stderr=subprocess.STDOUT)
     if "KILL" in words:  # a fork of the nursery would not be killed, only what stands for it
         environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}

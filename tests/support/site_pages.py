@@ -44,9 +44,14 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+BOOST = {"learn": 2.0, "how-to": 2.0, "operate": 1.5, "recipes": 1.5, "decisions": 0.05}
+"""What a search makes of pages of a folder. A decision has its subject in its title, and few look for it."""
+
+
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Have every link lead to a page of the site, or show the path of the file that it leads to."""
     name = page.file.src_uri
+    page.meta["search"] = {"boost": BOOST.get(name.partition("/")[0], 1.0)}
     origin = next((PurePosixPath(path) for path, site in OUTSIDE.items() if site == name), DOCS / name)
     # The list of decisions stands for its folder, and its links are made for it.
     folder = origin if origin.suffix != ".md" else origin.parent

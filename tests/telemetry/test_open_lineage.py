@@ -9,12 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conduit_connectors import delta, file, kafka, mysql, objects, postgres, postgres_polling, sqlite
+from conduit_connectors import (
+    delta,
+    file,
+    http,
+    iceberg,
+    journal,
+    kafka,
+    mqtt,
+    mysql,
+    nats,
+    objects,
+    opensearch,
+    postgres,
+    postgres_polling,
+    rabbitmq,
+    redis_streams,
+    spark,
+    sqlalchemy,
+    sqlite,
+    sqlite_queue,
+    sqs,
+    websocket,
+)
 from http_peer import HttpPeer, PeerAnswer, PeerRequest, free_port
 from jsonschema import Draft202012Validator, FormatChecker
 from warm_python import run_command
 
-from conduit_py.sdk import Dataset
+from conduit_py.sdk import Dataset, registry
 from conduit_py.sdk.plugin import Connector
 
 SECRET = "the-content-of-a-record"
@@ -140,6 +162,12 @@ def test_a_backend_that_never_answers_holds_up_nothing(tmp_path: Path) -> None:
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 10
 
 
+NAMELESS = {
+    *("source clock", "source dlt", "source generator", "source memory", "source singer", "source stdio"),
+    *("source webhook", "destination log", "destination memory", "destination spark.sink", "destination stdio"),
+}
+"""They make their records, or have them from a program or a client that only it knows."""
+CATALOG = {"type": "rest", "uri": "https://user:s3cret@lake:8181/api?token=s3cret"}
 PG, MARIA = "postgresql://user:s3cret@db:5433/shop?sslmode=require", "mysql://user:s3cret@maria/shop"
 
 
@@ -163,6 +191,37 @@ PG, MARIA = "postgresql://user:s3cret@db:5433/shop?sslmode=require", "mysql://us
         (delta.Destination(path="s3://lake/orders", columns={"n": "long"}), [("s3://lake", "orders")]),
         (delta.Source(path="/lake/orders"), [("file", "/lake/orders")]),
         (sqlite.Source(path="/data/shop.db", table="orders"), [("sqlite:///data/shop.db", "orders")]),
+        (sqlalchemy.Source(url=f"{PG}", table="t", column="id"), [("postgres://db:5433", "shop.public.t")]),
+        (
+            sqlalchemy.Destination(url="mysql+pymysql://user:s3cret@maria/shop", table="t"),
+            [("mysql://maria:3306", "shop.t")],
+        ),
+        (sqlalchemy.Source(url="sqlite:////data/a.db", table="t", column="id"), [("sqlite:///data/a.db", "t")]),
+        (
+            spark.Jdbc(url="jdbc:postgresql://db/shop?password=s3cret", table="t"),
+            [("postgres://db:5432", "shop.public.t")],
+        ),
+        (spark.Source(format="parquet", path="s3://lake/orders", stage="/data/stage"), [("s3://lake", "orders")]),
+        (iceberg.Source(table="shop.orders", catalog=CATALOG), [("https://lake:8181/api", "shop.orders")]),
+        (nats.Source(url="nats://user:s3cret@a:4223,nats://b", stream="orders"), [("nats://a:4223", "orders")]),
+        (rabbitmq.Source(url="amqps://user:s3cret@mq/%2F", queue="orders"), [("amqps://mq:5671", "orders")]),
+        (rabbitmq.Destination(url="amqp://mq", exchange="orders"), [("amqp://mq:5672", "orders")]),
+        (
+            mqtt.Source(url="mqtt://user:s3cret@mq", client_id="c", topics=["a", "b/#"]),
+            [("mqtt://mq:1883", "a"), ("mqtt://mq:1883", "b/#")],
+        ),
+        (mqtt.Destination(url="mqtts://mq", topic="a"), [("mqtts://mq:8883", "a")]),
+        (redis_streams.Source(url="redis://:s3cret@db/0", stream="orders"), [("redis://db:6379", "orders")]),
+        (sqs.Destination(url="https://sqs.eu.amazonaws.com/1/orders"), [("https://sqs.eu.amazonaws.com", "1/orders")]),
+        (http.Source(url="https://shop.local/orders?token=s3cret"), [("https://shop.local", "orders")]),
+        (http.Destination(url="https://shop.local/orders"), [("https://shop.local", "orders")]),
+        (websocket.Source(url="wss://shop.local/feed?token=s3cret"), [("wss://shop.local", "feed")]),
+        (
+            opensearch.Destination(url="https://search.local:9200", index="orders"),
+            [("https://search.local:9200", "orders")],
+        ),
+        (journal.Source(path="/data/journal"), [("file", "/data/journal")]),
+        (sqlite_queue.Destination(path="/data/queue.db"), [("file", "/data/queue.db")]),
     ],
 )
 def test_connectors_name_datasets_without_secrets(connector: Connector[Any], datasets: list[tuple[str, str]]) -> None:
@@ -170,3 +229,16 @@ def test_connectors_name_datasets_without_secrets(connector: Connector[Any], dat
 
     assert list(named) == [Dataset(*each) for each in datasets]
     assert "s3cret" not in str(named)
+
+
+def test_every_connector_of_a_place_names_it() -> None:
+    plugins = {
+        f"{kind} {name}": registry.load_plugin(kind, name)
+        for kind in ("source", "destination")
+        for name, entry in registry.installed(kind).items()
+        if entry.module.startswith("conduit_connectors.")
+    }
+    default = (Connector.datasets, Connector.data_file)
+    nameless = {name for name, plugin in plugins.items() if (plugin.datasets, plugin.data_file) == default}
+
+    assert nameless == NAMELESS

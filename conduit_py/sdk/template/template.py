@@ -107,7 +107,7 @@ class CelCondition(TextOption):
             from cel_expr_python import cel
         except ImportError:
             hint = "pip install 'conduit-dataflow[cel]', or write a template in double braces: '{{ … }}'"
-            raise TemplateInvalid("is in CEL, and cel-expr-python is not installed here", 0, hint) from None
+            raise TemplateInvalid("CEL needs the package cel-expr-python, which is not installed", 0, hint) from None
         kinds = cel.Type
         variables = dict.fromkeys(("payload", "before", "key"), kinds.DYN)
         variables |= {"metadata": kinds.Map(kinds.STRING, kinds.STRING), "operation": kinds.STRING}

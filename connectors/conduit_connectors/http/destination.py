@@ -15,6 +15,7 @@ from conduit_connectors.http.url_template import UrlTemplate, check_template
 from conduit_py.sdk import (
     AckMode,
     Batch,
+    Dataset,
     DestinationConnector,
     FatalError,
     Record,
@@ -114,6 +115,9 @@ class Destination(DestinationConnector[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset.at(self.options.url)]
 
     @property
     def guarantee(self) -> WriteGuarantee:  # type: ignore[override]

@@ -20,6 +20,7 @@ from conduit_connectors.http.paging import PollState, next_page, request_url
 from conduit_connectors.http.source_options import SourceArguments, SourceOptions
 from conduit_py.sdk import (
     CheckpointedSource,
+    Dataset,
     EndOfSource,
     FatalError,
     Fetched,
@@ -54,6 +55,9 @@ class Source(CheckpointedSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset.at(str(self.options.url))]
 
     _client: GuardedClient | None = None
 

@@ -4,8 +4,8 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -27,11 +27,12 @@ from conduit_connectors.iceberg.data_files import (
 )
 from conduit_connectors.iceberg.task_files import MovedFile, move_files
 from conduit_connectors.objects.staged_parts import owned_folder
-from conduit_py.sdk import Fenced, TransientError
+from conduit_py.sdk import FatalError, Fenced, TransientError
 
 _logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 20
+_ALTER_ATTEMPTS = 10
 _WAIT_SECONDS = 0.05
 _KEYS_AT_ONCE = 1000
 
@@ -85,6 +86,17 @@ class TableCommits:
         if intent.keys is not None:
             with table_errors(self._name):
                 _delete(self.table, intent.keys)
+
+    def alter(self, change: Callable[[Any], None]) -> None:
+        """Change the columns at once, by a function of an update: one without values changes nothing for readers."""
+        for _ in range(_ALTER_ATTEMPTS):
+            try:
+                with table_errors(self._name), self.table.update_schema() as update:
+                    change(update)
+                return
+            except CommitFailedException:
+                self.refresh()
+        raise FatalError(f"others change {self._name} all the time", suggestion="let one process do that")
 
     def move(self, moved: Sequence[MovedFile]) -> None:
         """Give files that tasks have staged their places, before the commit that names them."""

@@ -1,14 +1,13 @@
 """The Iceberg destination: rows of a table, appended or one per key, in commits that happen once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
 
 from conduit_connectors.change_marks import says_truncate, unchanged_fields
 from conduit_connectors.column_policy import explain, new_fields, with_texts
@@ -21,10 +20,8 @@ from conduit_connectors.iceberg.task_files import IcebergTaskFiles, MovedFile, g
 from conduit_connectors.ignored_fields import IgnoredFields
 from conduit_connectors.lake_parts import LakeDestination, LakeFolder, TakenParts, why_one_writer
 from conduit_connectors.table_rows import fit_batch
-from conduit_py.sdk import Batch, FatalError, Operation, PartId, PieceRefused, Record, StageCleared
+from conduit_py.sdk import Batch, Dataset, Operation, PartId, PieceRefused, Record, StageCleared
 from conduit_py.sdk.arrow import fit_to_schema
-
-_ALTER_ATTEMPTS = 10
 
 
 class Destination(LakeDestination[DestinationOptions]):
@@ -50,6 +47,9 @@ class Destination(LakeDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset(catalog_label(self.options.catalog), self.options.table)]
 
     @property
     def claims(self) -> str:
@@ -136,6 +136,10 @@ class Destination(LakeDestination[DestinationOptions]):
         if "py-io-impl" in self.options.catalog:
             return "its store is not reached by Arrow: leave out py-io-impl"
         return why_one_writer(self.options)
+
+    def for_tasks(self) -> Self:
+        # They ask no catalog. The keys of the store are in the grant.
+        return self.with_options(self.options.model_copy(update={"catalog": {}}))
 
     def grant(self) -> bytes:
         with table_errors(self.options.table):
@@ -327,17 +331,8 @@ class Destination(LakeDestination[DestinationOptions]):
             self._alter(change)
         return bool(wider)
 
-    def _alter(self, change: Any) -> None:
-        """Change the table's columns, at once: a column without values changes nothing for readers."""
-        for _ in range(_ALTER_ATTEMPTS):
-            try:
-                with table_errors(self.options.table), self._commits.table.update_schema() as update:
-                    change(update)
-                break
-            except CommitFailedException:
-                self._commits.refresh()
-        else:
-            raise FatalError(f"others change {self.options.table} all the time", suggestion="let one process do that")
+    def _alter(self, change: Callable[[Any], None]) -> None:
+        self._commits.alter(change)
         self._read_schema()
 
 

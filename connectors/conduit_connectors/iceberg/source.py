@@ -13,9 +13,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from conduit_connectors.iceberg.catalog import connect, open_table, table_errors
+from conduit_connectors.iceberg.catalog import catalog_label, connect, open_table, table_errors
 from conduit_connectors.lake_source import LakeArguments, LakeFile, LakeOptions, LakeSource
-from conduit_py.sdk import FatalError
+from conduit_py.sdk import Dataset, FatalError
 
 
 class SourceOptions(LakeOptions):
@@ -52,6 +52,9 @@ class Source(LakeSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset(catalog_label(self.options.catalog), self.options.table)]
 
     def teardown(self) -> None:
         super().teardown()

@@ -53,6 +53,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
+    def datasets(self) -> list[sdk.Dataset]:
+        return [sdk.Dataset.at(str(self.options.path))]
+
     def probe(self) -> str:
         return probe_writable(self.options.path)
 

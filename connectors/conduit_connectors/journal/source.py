@@ -71,6 +71,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def datasets(self) -> list[sdk.Dataset]:
+        return [sdk.Dataset.at(str(self.options.path))]
+
     @property
     def endless(self) -> bool:
         return self.options.until is None

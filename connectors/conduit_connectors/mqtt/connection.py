@@ -2,13 +2,14 @@
 
 import ssl
 import threading
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from conduit_connectors.broker_tls import TlsArguments, TlsOptions
-from conduit_py.sdk import FatalError, TransientError
+from conduit_py.sdk import Dataset, FatalError, TransientError
 from conduit_py.sdk.template import option_error
 
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
@@ -59,6 +60,12 @@ class MqttArguments(TlsArguments, total=False):
 
     keep_alive_seconds: int
     answer_seconds: float
+
+
+def topic_datasets(options: MqttOptions, topics: Sequence[str]) -> list[Dataset]:
+    """Name topics for lineage."""
+    url = options.url.get_secret_value()
+    return [Dataset.at_server(url, topic, port=PORTS[urlsplit(url).scheme]) for topic in topics]
 
 
 class MqttConnection:

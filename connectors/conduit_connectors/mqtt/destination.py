@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Required, Unpack
 from pydantic import Field, SecretStr
 
 from conduit_connectors.message_content import MessageArguments, MessageContent, MessageOptions, encode_messages
-from conduit_connectors.mqtt.connection import MqttArguments, MqttConnection, MqttOptions, load_paho
-from conduit_py.sdk import AckMode, Batch, DestinationConnector
+from conduit_connectors.mqtt.connection import MqttArguments, MqttConnection, MqttOptions, load_paho, topic_datasets
+from conduit_py.sdk import AckMode, Batch, Dataset, DestinationConnector
 
 _REFUSALS = {0x95: "it is too large", 0x99: "its payload is not of the format that the broker expects"}
 """Reasons of a broker that are about one message only."""
@@ -47,6 +47,9 @@ class Destination(DestinationConnector[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return topic_datasets(self.options, [self.options.topic])
 
     def probe(self) -> str:
         # Under a name of its own: a broker ends the connection of another client with the same name.

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Required, Unpack
 import msgspec
 from pydantic import Field, SecretStr, field_validator
 
-from conduit_connectors.mqtt.connection import MqttArguments, MqttConnection, MqttOptions, load_paho
-from conduit_py.sdk import FatalError, TransientError
+from conduit_connectors.mqtt.connection import MqttArguments, MqttConnection, MqttOptions, load_paho, topic_datasets
+from conduit_py.sdk import Dataset, FatalError, TransientError
 from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueOptions, QueueSource
 from conduit_py.sdk.template import option_error
 
@@ -81,6 +81,9 @@ class Source(QueueSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return topic_datasets(self.options, self.options.topics)
 
     def probe(self) -> str:
         # Under a name of its own: it would end the session of a pipeline that runs.

@@ -14,7 +14,7 @@ from conduit_connectors.message_content import (
     encode_messages,
 )
 from conduit_connectors.nats.connection import NatsArguments, NatsConnection, NatsOptions, load_nats
-from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
+from conduit_py.sdk import AckMode, Batch, Dataset, FatalError, TransientError
 from conduit_py.sdk.template import option_error
 
 _TOO_LARGE = 10054
@@ -74,6 +74,9 @@ class Destination(KeyWindowDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset.at_server(self.options.url.get_secret_value(), self.options.stream, port=4222)]
 
     def probe(self) -> str:
         connection = NatsConnection(self.options)

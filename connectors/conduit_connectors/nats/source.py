@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr
 
 from conduit_connectors.nats.connection import ANSWER_SECONDS, NatsArguments, NatsConnection, NatsOptions, load_nats
 from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
+from conduit_py.sdk import Dataset
 from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
 
 _CONSUMER = "conduit-py"
@@ -45,6 +46,9 @@ class Source(QueueSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset.at_server(self.options.url.get_secret_value(), self.options.stream, port=4222)]
 
     def probe(self) -> str:
         return NatsQueue(self.options, 1.0).probe()

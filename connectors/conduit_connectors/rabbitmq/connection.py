@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from pydantic import Field, SecretStr, model_validator
 
 from conduit_connectors.broker_tls import TlsArguments, TlsOptions
-from conduit_py.sdk import FatalError, TransientError
+from conduit_py.sdk import Dataset, FatalError, TransientError
 from conduit_py.sdk.template import option_error
 
 Work: TypeAlias = Callable[[Any, "Future[Any]"], None]
@@ -39,6 +39,12 @@ class RabbitArguments(TlsArguments, total=False):
     """RabbitOptions as a caller writes them, without `url`, for editors and type checkers."""
 
     answer_seconds: float
+
+
+def queue_datasets(options: RabbitOptions, name: str) -> list[Dataset]:
+    """Name a queue, or an exchange, for lineage."""
+    url = options.url.get_secret_value()
+    return [Dataset.at_server(url, name, port=5671 if url.startswith("amqps:") else 5672)]
 
 
 class RabbitConnection:

@@ -7,8 +7,14 @@ from typing import Any, ClassVar, Required, Self, Unpack
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from conduit_connectors.message_content import MessageArguments, MessageContent, MessageOptions, encode_messages
-from conduit_connectors.rabbitmq.connection import RabbitArguments, RabbitConnection, RabbitOptions, load_pika
-from conduit_py.sdk import AckMode, Batch, DestinationConnector, TransientError
+from conduit_connectors.rabbitmq.connection import (
+    RabbitArguments,
+    RabbitConnection,
+    RabbitOptions,
+    load_pika,
+    queue_datasets,
+)
+from conduit_py.sdk import AckMode, Batch, Dataset, DestinationConnector, TransientError
 from conduit_py.sdk.template import option_error
 
 _IN_FLIGHT_MAX = 1000
@@ -68,6 +74,9 @@ class Destination(DestinationConnector[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return queue_datasets(self.options, self.options.exchange or self.options.routing_key)
 
     def probe(self) -> str:
         connection = RabbitConnection(self.options)

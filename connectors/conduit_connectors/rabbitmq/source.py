@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Required, Unpack
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
-from conduit_connectors.rabbitmq.connection import RabbitArguments, RabbitConnection, RabbitOptions
-from conduit_py.sdk import FatalError
+from conduit_connectors.rabbitmq.connection import RabbitArguments, RabbitConnection, RabbitOptions, queue_datasets
+from conduit_py.sdk import Dataset, FatalError
 from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
 
 _REST_SECONDS = 0.02
@@ -52,6 +52,9 @@ class Source(QueueSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return queue_datasets(self.options, self.options.queue)
 
     @property
     def others_may_repeat(self) -> bool:  # type: ignore[override]

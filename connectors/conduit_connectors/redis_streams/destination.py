@@ -93,6 +93,9 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
+    def datasets(self) -> list[sdk.Dataset]:
+        return [sdk.Dataset.at_server(self.options.url.get_secret_value(), self.options.stream, port=6379)]
+
     @property
     def claims(self) -> str:
         server = self.options.url.get_secret_value().rpartition("@")[2].partition("?")[0]

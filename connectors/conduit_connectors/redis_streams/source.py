@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
 from conduit_connectors.redis_streams.connection import RedisConnection
-from conduit_py.sdk import FatalError, TransientError
+from conduit_py.sdk import Dataset, FatalError, TransientError
 from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
 
 _GROUP = "conduit-py"
@@ -82,6 +82,9 @@ class Source(QueueSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset.at_server(self.options.url.get_secret_value(), self.options.stream, port=6379)]
 
     def probe(self) -> str:
         return RedisQueue(self.options, 1.0).probe()

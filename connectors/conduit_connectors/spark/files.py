@@ -113,6 +113,9 @@ class Destination(
     def __init__(self, **options: Unpack[FilesArguments]) -> None:
         super().__init__(**options)
 
+    def datasets(self) -> list[sdk.Dataset]:
+        return [sdk.Dataset.at(self.options.path)]
+
     @property
     def claims(self) -> str:
         # Stages and batches have numbers only: those of another node of the pipeline would have the same.

@@ -82,6 +82,11 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
     def __init__(self, **options: Unpack[JdbcArguments]) -> None:
         super().__init__(**options)
 
+    def datasets(self) -> list[sdk.Dataset]:
+        kind, _, rest = re.split("[?;]", self.options.url)[0].removeprefix("jdbc:").partition("://")
+        schema, port = ("public", 5432) if kind == "postgresql" else ("", 3306)
+        return sdk.Dataset.tables(f"{kind}://{rest}", [self.options.table], port=port, schema=schema)
+
     @property
     def claims(self) -> str:
         # Passwords are before an "@", or after a "?" or a ";".

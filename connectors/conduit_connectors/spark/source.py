@@ -83,6 +83,9 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def datasets(self) -> list[sdk.Dataset]:
+        return [] if self.options.path is None else [sdk.Dataset.at(self.options.path)]
+
     @property
     def endless(self) -> bool:
         return self.options.mode in ("incremental", "stream") and not self.options.available_now

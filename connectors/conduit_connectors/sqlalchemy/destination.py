@@ -11,9 +11,10 @@ from conduit_connectors.sql.database import SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import NameRules, RowEncoder, TableArguments, TableOptions
 from conduit_connectors.sqlalchemy.any_database import AnyDatabase
-from conduit_connectors.sqlalchemy.engine import make_engine
+from conduit_connectors.sqlalchemy.engine import make_engine, table_datasets
 from conduit_connectors.sqlalchemy.known_databases import known_database
 from conduit_connectors.sqlite import probe_file
+from conduit_py.sdk import Dataset
 
 _NAME_BYTES_MAX = 63
 
@@ -47,6 +48,9 @@ class Destination(SqlDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return table_datasets(self.options.url.get_secret_value(), self.options.table)
 
     @property
     def locks(self) -> str | None:

@@ -1,13 +1,16 @@
 """Engines of SQLAlchemy from an address, and what errors of any driver mean. No error quotes a password."""
 
+from pathlib import Path
+
 import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.pool import NullPool
 
 from conduit_connectors.sql.database import NotThisRow, StatementRefused
-from conduit_py.sdk import FatalError, TransientError
+from conduit_py.sdk import Dataset, FatalError, TransientError
 
+_PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "mssql": 1433, "oracle": 1521}
 _REFUSED_USER = ("authentication failed", "Access denied", "password", "Login failed", "ORA-01017")
 
 
@@ -25,6 +28,17 @@ def make_engine(url: str) -> Engine:
         ) from error
     except (exc.ArgumentError, TypeError) as error:
         raise _no_address() from error
+
+
+def table_datasets(url: str, table: str | None) -> list[Dataset]:
+    """Name a table for lineage, or a database, as their own connectors do."""
+    address = _parse(url)
+    kind = address.get_backend_name()
+    if kind == "sqlite":
+        return [Dataset(f"sqlite://{Path(address.database or '').absolute()}", table)] if table else []
+    return Dataset.tables(
+        url, [table] if table else [], port=_PORTS.get(kind, 0), schema="public" if kind == "postgresql" else ""
+    )
 
 
 def _parse(url: str) -> URL:

@@ -17,7 +17,7 @@ from sqlalchemy.sql.elements import quoted_name
 
 from conduit_connectors.sql.database import NotThisRow
 from conduit_connectors.sql.keyset import KeyRange, KeyValues, check_keys, decode_key, encode_key
-from conduit_connectors.sqlalchemy.engine import connection_error, make_engine, translate
+from conduit_connectors.sqlalchemy.engine import connection_error, make_engine, table_datasets, translate
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Operation, Options, Payload, Reading, Record, metadata
 
@@ -86,6 +86,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[sdk.Dataset]:
+        return table_datasets(self.options.url.get_secret_value(), self.options.table)
 
     @property
     def gives(self) -> Any:

@@ -15,7 +15,7 @@ from conduit_connectors.message_content import (
     encode_messages,
 )
 from conduit_connectors.sqs.connection import CHUNK_SIZE, SqsArguments, SqsConnection, SqsOptions
-from conduit_py.sdk import AckMode, Batch, KeptOrder, TransientError
+from conduit_py.sdk import AckMode, Batch, Dataset, KeptOrder, TransientError
 from conduit_py.sdk.template import option_error
 
 _ATTRIBUTES_MAX: Final = 10
@@ -92,6 +92,9 @@ class Destination(KeyWindowDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset.at(self.options.url)]
 
     @property
     def order(self) -> KeptOrder:

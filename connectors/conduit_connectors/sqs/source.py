@@ -9,6 +9,7 @@ from pydantic import Field
 
 from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
 from conduit_connectors.sqs.connection import CHUNK_SIZE, SqsArguments, SqsConnection, SqsOptions, code_of
+from conduit_py.sdk import Dataset
 from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
 
 log = logging.getLogger("conduit_py.queue")
@@ -41,6 +42,9 @@ class Source(QueueSource[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset.at(self.options.url)]
 
     def probe(self) -> str:
         # To open a queue asks for its attributes, and changes nothing.

@@ -36,7 +36,7 @@ class Programs:
 
 
 @pytest.fixture(scope="session")
-def programs(request: pytest.FixtureRequest) -> Programs:
+def prometheus_programs(request: pytest.FixtureRequest) -> Programs:
     """The installed ones, else those of Debian's package, unpacked but not installed: no service is started."""
     installed = shutil.which("prometheus"), shutil.which("promtool")
     if all(installed):
@@ -97,7 +97,7 @@ Scraping = Callable[[str], AbstractAsyncContextManager[Prometheus]]
 
 
 @pytest.fixture
-def scraping(programs: Programs, tmp_path: Path) -> Scraping:
+def scraping(prometheus_programs: Programs, tmp_path: Path) -> Scraping:
     """Starts a Prometheus that scrapes a target and evaluates the alerts, and ends it."""
 
     @asynccontextmanager
@@ -107,7 +107,7 @@ def scraping(programs: Programs, tmp_path: Path) -> Scraping:
         address = f"127.0.0.1:{_free_port()}"
         options = [f"--config.file={configuration}", f"--storage.tsdb.path={tmp_path / 'data'}"]
         options += [f"--web.listen-address={address}", "--log.level=error"]
-        process = await trio.lowlevel.open_process([programs.prometheus, *options])
+        process = await trio.lowlevel.open_process([prometheus_programs.prometheus, *options])
         try:
             prometheus = Prometheus(f"http://{address}")
             with trio.fail_after(300):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -16,13 +16,45 @@ from benchmarks.workload import cents, dropped, raw
 BATCH = 1000
 EPOCH = timedelta(seconds=1)
 
+Steps: TypeAlias = Callable[[Any, Callable[[Any], bytes] | None], Any]
+"""Adds the work to a stream of bytewax, with an encoder for the results if they are written."""
+
 _COLUMNS = "{id: 'BIGINT', ts: 'VARCHAR', \"user\": 'VARCHAR', amount: 'DOUBLE', tags: 'VARCHAR[]', note: 'VARCHAR'}"
 
 
-def bytewax_w1(records: int, folder: Path) -> Count:
+def by_batch(stream: Any, encode: Callable[[Any], bytes] | None) -> Any:
+    """The whole work as one function, which takes and returns a list: the quickest form."""
+    import bytewax.operators as op
+
+    def work(batch: list[bytes]) -> list[Any]:
+        results: list[Any] = []
+        for item in batch:
+            order = orjson.loads(item)
+            order["cents"] = cents(order)
+            if not dropped(order):
+                results.append(encode(order) if encode else order)
+        return results
+
+    return op.flat_map_batch("work", stream, work)
+
+
+def by_record(stream: Any, encode: Callable[[Any], bytes] | None) -> Any:
+    """A step for each thing that is done to a record, as its tutorials have it."""
+    import bytewax.operators as op
+
+    def set_cents(order: dict[str, Any]) -> dict[str, Any]:
+        order["cents"] = cents(order)
+        return order
+
+    parsed = op.map("parse", stream, orjson.loads)
+    kept = op.filter("drop", op.map("set_cents", parsed, set_cents), lambda order: not dropped(order))
+    return op.map("encode", kept, encode) if encode else kept
+
+
+def bytewax_w1(records: int, folder: Path, steps: Steps = by_batch) -> Count:
     """bytewax with batches of 1000 and no recovery store."""
     counter: list[int] = []
-    _bytewax(map(raw, range(records)), [lambda orders: counter.append(len(orders))])
+    _bytewax(map(raw, range(records)), [lambda orders: counter.append(len(orders))], steps=steps)
     return lambda: sum(counter)
 
 
@@ -36,10 +68,10 @@ def bytewax_w1x2(records: int, folder: Path) -> Count:
     return lambda: first
 
 
-def bytewax_w2(records: int, folder: Path) -> Count:
+def bytewax_w2(records: int, folder: Path, steps: Steps = by_batch) -> Count:
     """bytewax from file to file: no fsync, no recovery store."""
     with (folder / "in.jsonl").open("rb") as source, (folder / "out.jsonl").open("wb") as out:
-        _bytewax(source, [lambda lines: out.write(b"".join(lines))], encode=_line)
+        _bytewax(source, [lambda lines: out.write(b"".join(lines))], encode=_line, steps=steps)
     return count_lines(folder / "out.jsonl")
 
 
@@ -101,23 +133,15 @@ def _bytewax(
     sinks: Sequence[Callable[[list[Any]], object]],
     encode: Callable[[Any], bytes] | None = None,
     recovery: Path | None = None,
+    steps: Steps = by_batch,
 ) -> None:
     import bytewax.operators as op
     from bytewax.dataflow import Dataflow
     from bytewax.recovery import RecoveryConfig, init_db_dir
     from bytewax.testing import run_main
 
-    def work(batch: list[bytes]) -> list[Any]:
-        results: list[Any] = []
-        for item in batch:
-            order = orjson.loads(item)
-            order["cents"] = cents(order)
-            if not dropped(order):
-                results.append(encode(order) if encode else order)
-        return results
-
     flow = Dataflow("work")
-    worked = op.flat_map_batch("work", op.input("in", flow, _bytewax_source(items)), work)
+    worked = steps(op.input("in", flow, _bytewax_source(items)), encode)
     for number, sink in enumerate(sinks):
         op.output(f"out-{number}", worked, _bytewax_sink(sink))
     if recovery is None:

@@ -1,5 +1,6 @@
 """The same processors in three styles: functions that take records, dicts, or values of a type."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +128,26 @@ def all_in_one(batch: Batch) -> list[Record | None]:
             order = payload.after = decode(order)
         order["cents"] = cents(order)  # type: ignore[index, arg-type]
         results.append(None if dropped(order) else record)  # type: ignore[arg-type]
+    return results
+
+
+@processor(batch=True)
+def parse_dicts(texts: list[bytes]) -> list[dict[str, Any] | None]:
+    """All of W1 in one function, which takes and returns a list, as bytewax has it."""
+    return set_and_drop(map(decode, texts))
+
+
+@processor(batch=True)
+def set_and_drop_dicts(orders: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    """The same for W2, whose source parses."""
+    return set_and_drop(orders)
+
+
+def set_and_drop(orders: Iterable[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    results: list[dict[str, Any] | None] = []
+    for order in orders:
+        order["cents"] = cents(order)
+        results.append(None if dropped(order) else order)
     return results
 
 

@@ -14,8 +14,8 @@ from benchmarks.pipelines import (
     generated_into_counters,
     many_pipelines,
 )
-from benchmarks.styles import STYLES, Style, all_in_one
-from benchmarks.work import CONTROL, LOOP, Contender, Work, where_installed
+from benchmarks.styles import STYLES, Style, all_in_one, parse_dicts, set_and_drop_dicts
+from benchmarks.work import CONTROL, LOOP, Contender, Count, Work, where_installed
 from benchmarks.workload import sized, write_input
 
 
@@ -29,14 +29,25 @@ def beside(loop: Contender, *others: dict[str, Contender]) -> dict[str, Contende
 
 
 def _into_counters(*, in_memory: bool = False) -> dict[str, Contender]:
-    by_batch = generated_into_counters(STYLES["records"], [all_in_one], in_memory=in_memory)
-    return by_style(partial(generated_into_counters, in_memory=in_memory)) | {"conduit-py, batch function": by_batch}
+    counted = partial(generated_into_counters, in_memory=in_memory)
+    return by_style(counted) | {
+        "conduit-py, batch of records": counted(STYLES["records"], [all_in_one]),
+        "conduit-py, batch of dicts": counted(STYLES["dict"], [parse_dicts]),
+    }
 
 
 def _between_files(*, in_memory: bool = False) -> dict[str, Contender]:
-    by_batch = file_to_file([all_in_one], in_memory=in_memory)
-    each = by_style(lambda style: file_to_file(style.from_fields, in_memory=in_memory))
-    return each | {"conduit-py, batch function": by_batch}
+    written = partial(file_to_file, in_memory=in_memory)
+    return by_style(lambda style: written(style.from_fields)) | {
+        "conduit-py, batch of records": written([all_in_one]),
+        "conduit-py, batch of dicts": written([set_and_drop_dicts]),
+    }
+
+
+def _bytewax(contender: Callable[..., Count]) -> dict[str, tuple[str, Contender]]:
+    """Both ways to write it: one function for a batch, and a step for each thing that is done to a record."""
+    by_record = partial(contender, steps=peers.by_record)
+    return {"bytewax, by batch": ("bytewax", contender), "bytewax, by record": ("bytewax", by_record)}
 
 
 _FILE_LOOPS: dict[str, Contender] = {"typed loop": loops.typed_loop_w2, "loop by blocks": loops.block_loop_w2}
@@ -49,7 +60,7 @@ _WORKS = {
             {"typed loop": loops.typed_loop_w1},
             _into_counters(),
             {"conduit-py, Arrow table": arrow_w1},
-            where_installed(bytewax=("bytewax", peers.bytewax_w1)),
+            where_installed(**_bytewax(peers.bytewax_w1)),
         ),
     ),
     "W1x2": Work(
@@ -67,8 +78,8 @@ _WORKS = {
             loops.plain_loop_w2,
             _FILE_LOOPS,
             _between_files(),
-            where_installed(bytewax=("bytewax", peers.bytewax_w2), DuckDB=("duckdb", peers.duckdb_w2)),
-            where_installed(polars=("polars", peers.polars_w2)),
+            where_installed(**_bytewax(peers.bytewax_w2)),
+            where_installed(DuckDB=("duckdb", peers.duckdb_w2), polars=("polars", peers.polars_w2)),
         ),
         write_lines,
     ),

@@ -1,6 +1,7 @@
 """conduit-py moves records between systems: ordered acks, bounded memory, nothing lost.
 
-The names are imported on first use: `conduit-py --help` must not pay for pydantic and trio.
+What is inside, and in which order to read it: docs/explanation/architecture.md. The names below are imported on first
+use: `conduit-py --help` must not pay for pydantic and trio.
 """
 
 from typing import TYPE_CHECKING

@@ -179,7 +179,7 @@ class Batch:
         """The `pyarrow.Table` whose row i is `payload.after` of message i; None if the batch holds no table.
 
         A batch holds a table if its source returned one and only Arrow processors have seen it. It holds none after
-        somebody asked for `records` or `payloads`, which are there in every batch.
+        `records` or `payloads` was used, which are there in every batch.
         """
         return self._payloads.table if isinstance(self._payloads, TableRows) else None
 

@@ -17,6 +17,8 @@ STATE_CACHE_BYTES = 256 * 1024 * 1024
 STOP_SECONDS = 30.0
 """How long a graceful stop may take, of a pipeline and of a server."""
 WORKERS_MAX = 1000
+YOUNG_OBJECTS_MAX = 20_000
+"""How many new objects the garbage collector waits for. Python's 700 are fewer than those of a batch, or of a start."""
 ID_PATTERN = r"[A-Za-z0-9_.:-]+"
 PIPELINE_ID_LENGTH_MAX = 128
 NODE_ID_LENGTH_MAX = 256

@@ -26,6 +26,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import trio
 
+from conduit_py import defaults
 from conduit_py.errors import TransientError, describe
 from conduit_py.wire_error import safe_text
 
@@ -314,7 +315,6 @@ def _by_value(cloudpickle: Any, modules: list[ModuleType]) -> Iterator[None]:
 
 # Everything below runs in the process itself.
 
-_YOUNG_OBJECTS_MAX = 20_000
 _PR_SET_PDEATHSIG = 1
 
 
@@ -330,7 +330,7 @@ def join_owner() -> socket.socket:
     if os.getppid() != owner:
         os._exit(1)
     # As the owner itself: a start makes many objects and no garbage.
-    gc.set_threshold(_YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
+    gc.set_threshold(defaults.YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

@@ -96,7 +96,7 @@ class PayloadType:
     def _pydantic(self, model: Any) -> Callable[[Any], Any]:
         from pydantic import ValidationError
 
-        # By default pydantic ignores what a model does not know, at every depth.
+        # By default pydantic ignores fields that a model does not have, at every depth.
         extra = model.model_config.get("extra") or "forbid"
 
         def convert(value: Any) -> Any:

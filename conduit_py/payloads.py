@@ -1,4 +1,4 @@
-"""Payloads: records as a source may return them, in columns, so that a Record is made only when somebody asks."""
+"""Payloads: records as a source may return them, in columns, so that a Record is made only on demand."""
 
 import dataclasses
 import sys
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class TableRows(Sequence[Any]):
-    """The rows of an Arrow table as payloads. Their dicts are made when somebody asks, all at once, and kept."""
+    """The rows of an Arrow table as payloads. Their dicts are made on demand, all at once, and kept."""
 
     __slots__ = ("_made", "table")
 
@@ -64,7 +64,7 @@ class TableRows(Sequence[Any]):
 
 
 class LazyColumn(Sequence[T]):
-    """A column whose values are made of `items`, each when somebody asks for it, and again for the next who asks.
+    """A column whose values are made of `items`, each on demand, and made again each time.
 
     Nothing mutable is shared: who changes a value changes only what it got.
     """
@@ -106,7 +106,7 @@ def take(values: Any, indices: Sequence[int]) -> Any:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class NumbersWithout(Sequence[int]):
-    """Numbers without those at some indices. They are listed when somebody asks: a ledger needs only their count."""
+    """Numbers without those at some indices. They are listed on demand: a ledger needs only their count."""
 
     numbers: Sequence[int]
     gone: Sequence[int]
@@ -152,7 +152,7 @@ class Columns(msgspec.Struct):
 class Payloads(Sequence[Record]):
     """The records of one read, as columns. `read` may return it in place of a list of records.
 
-    A record is made when somebody asks for it, which most pipelines never do. `kind` is the type of all payloads, if
+    A record is made on demand, which most pipelines never need. `kind` is the type of all payloads, if
     the source has it: dict, bytes, or the type that `payload_type` asked for.
     """
 

@@ -62,7 +62,7 @@ class Source:
         self.id = str(id)
         given = dict(
             id=id, batch_size=batch_size, window=window, atomic=atomic, rate=rate, schedule=schedule, timezone=timezone
-        )  # fmt: skip
+        )
         checked, problems = check_options(SourceSettings, given, self.place)
         # Defaults stand in for wrong settings: the rest is checked and reported too.
         self.settings = checked if isinstance(checked, SourceSettings) else SourceSettings.model_construct(id=self.id)
@@ -106,9 +106,14 @@ class Destination:
         self.place = place_of_call()
         self.id = str(id)
         given = dict(
-            id=id, retry=retry, batch_size=batch_size, batch_bytes=batch_bytes, batch_seconds=batch_seconds, rate=rate,
+            id=id,
+            retry=retry,
+            batch_size=batch_size,
+            batch_bytes=batch_bytes,
+            batch_seconds=batch_seconds,
+            rate=rate,
             when=when,
-        )  # fmt: skip
+        )
         checked, problems = check_options(DestinationSettings, given, self.place)
         limits = (batch_size, batch_bytes, batch_seconds, rate) if checked is not None else (None, None, None, None)
         self.batch_size, self.batch_bytes, self.batch_seconds, self.rate = limits
@@ -178,9 +183,15 @@ class Processor:
         self.after = _ids(after)
         self.state_cache_bytes = state_cache_bytes
         values = dict(
-            id=id, workers=self.workers, where=self.where, batch_size=batch_size, batch_seconds=batch_seconds,
-            when=chosen, retry=self.retry, state_cache_bytes=state_cache_bytes,
-        )  # fmt: skip
+            id=id,
+            workers=self.workers,
+            where=self.where,
+            batch_size=batch_size,
+            batch_seconds=batch_seconds,
+            when=chosen,
+            retry=self.retry,
+            state_cache_bytes=state_cache_bytes,
+        )
         checked, problems = check_options(ProcessorSettings, values, self.place)
         self.when: Condition | None = checked.when if isinstance(checked, ProcessorSettings) else None
         self.problems = problems + more
@@ -221,9 +232,14 @@ class Pipeline:
         self.place = place_of_call()
         self.id = str(id)
         values = dict(
-            id=id, description=description, delivery=delivery, stop_seconds=stop_seconds, recovery=recovery,
-            transaction=transaction, engine=engine,
-        )  # fmt: skip
+            id=id,
+            description=description,
+            delivery=delivery,
+            stop_seconds=stop_seconds,
+            recovery=recovery,
+            transaction=transaction,
+            engine=engine,
+        )
         checked, self.problems = check_options(PipelineSettings, values, self.place)
         self.settings = (
             checked if isinstance(checked, PipelineSettings) else PipelineSettings.model_construct(id=self.id)

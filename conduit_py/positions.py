@@ -1,4 +1,4 @@
-"""Positions of one read, made when somebody asks for them: most never are, because a commit needs only the last one.
+"""Positions of one read, made on demand: most never are, because a commit needs only the last one.
 
 `PositionHistory` has those of the past, with their times: a source can be set back to one of them.
 """
@@ -33,7 +33,7 @@ def foreign_position(position: bytes, source: str = "this source", reason: objec
 
 
 class LazyPositions(Sequence[bytes]):
-    """The positions of one read. Each is made when somebody asks for it."""
+    """The positions of one read. Each is made on demand."""
 
     @property
     @abstractmethod
@@ -58,7 +58,7 @@ def join_positions(reads: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Positions(LazyPositions):
-    """Positions that differ only in a number. Each is made when somebody asks for it.
+    """Positions that differ only in a number. Each is made on demand.
 
     `template` has one `%d`, as in `b"offset:%d"`.
     """
@@ -66,7 +66,7 @@ class Positions(LazyPositions):
     template: bytes
     numbers: Sequence[int]
     ascending: bool = False
-    """True if every number is larger than the one before. Then nobody looks for repeated positions."""
+    """True if every number is larger than the one before. Then no position can be repeated."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -157,7 +157,7 @@ class PositionValue(Protocol):
 
 
 class EncodedPositions(LazyPositions):
-    """Positions that are values of the source's own, in the order of its log. Each is encoded when somebody asks."""
+    """Positions that are values of the source's own, in the order of its log. Each is encoded on demand."""
 
     __slots__ = ("values",)
 

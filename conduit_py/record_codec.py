@@ -125,7 +125,7 @@ class EncodedBatch(msgspec.Struct, frozen=True):
     owner: tuple[str, str, str, str] = ("", "", "", "")
     """Pipeline, source, origin and scope of the span."""
     sequences: list[int] | None = None
-    """None if nobody asks for identities there; the rest is empty then."""
+    """None if identities are not needed there; the rest is empty then."""
     positions: list[bytes] = []
     pieces: list[Piece] | None = None
     schemas: dict[str, CollectionSchema] = {}
@@ -157,7 +157,7 @@ class EncodedBatch(msgspec.Struct, frozen=True):
         payloads: list[Any] = self.values if self.together is None else decode_payload(self.together)
         sequences = self.sequences if self.sequences is not None else range(len(payloads))
         first = sequences[0]
-        # Of the messages that a processor has filtered no position is here, and nobody asks for one.
+        # Of the messages that a processor has filtered no position is here, and none is needed.
         positions = [b""] * (sequences[-1] + 1 - first) if self.positions else []
         for sequence, position in zip(sequences, self.positions, strict=False):
             positions[sequence - first] = position

@@ -106,6 +106,7 @@ class TestWorks:
             "loop again",
             "loop by blocks",
             "conduit-py, dict",
+            "conduit-py, batch of dicts",
         ]
         assert chosen_contenders("W2", None) == list(WORKS["W2"].contenders)
 

@@ -123,7 +123,7 @@ class TestProject:
         assert jobs["test"]["needs"] == "build"
         assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == ["publish"]
 
-    def test_make_knows_every_target_that_the_workflows_call(self) -> None:
+    def test_make_has_every_target_that_the_workflows_call(self) -> None:
         texts = [path.read_text() for path in WORKFLOWS]
         targets = {target for text in texts for target in re.findall(r"\bmake ([\w./-]+)", text)}
         for target in targets:

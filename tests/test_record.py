@@ -112,7 +112,7 @@ def test_invariant_12_no_other_part_of_a_record_hides_such_a_number(part: str, o
         Record(key=key, payload=Payload(before, after)).to_json()
 
 
-def test_invariant_12_null_itself_is_no_mistake() -> None:
+def test_invariant_12_null_itself_is_no_error() -> None:
     assert encode_json({"a": None, "b": "null"}) == b'{"a":null,"b":"null"}'
 
 

@@ -281,7 +281,7 @@ class TestFromTrio:
 
         assert scope.cancelled_caught
         # What was delivered is settled: nothing of it is read again.
-        assert (await resumed_records(tmp_path)) == []
+        assert (await read_after_resume(tmp_path)) == []
 
     async def test_the_end_of_the_block_stops_it(self) -> None:
         into: list[Any] = []
@@ -336,7 +336,7 @@ async def until_cancel(scope: trio.CancelScope, into: list[Any]) -> None:
     scope.cancel()
 
 
-async def resumed_records(state: Path) -> list[Any]:
+async def read_after_resume(state: Path) -> list[Any]:
     """What a run of `endless` reads that continues from the state."""
     into: list[Any] = []
     pipeline = endless(into)
@@ -362,7 +362,7 @@ class TestFromAsyncio:
                 await task
 
         asyncio.run(main())
-        assert trio.run(resumed_records, tmp_path) == []
+        assert trio.run(read_after_resume, tmp_path) == []
 
     def test_the_end_of_the_block_stops_it(self) -> None:
         async def main() -> tuple[RunningPipeline, conduit_py.RunCounts]:

@@ -38,6 +38,11 @@ METAPHORS = {
     "notice", "office", "outlet", "parcel", "pump", "reach", "receipt", "renewal", "sameness", "sheet", "tally",
     "trail", "vault", "written",
 }  # fmt: skip
+NOT_IN_NAMES = {
+    "complaint", "courier", "crew", "desk", "drawer", "exhibit", "heard", "hears", "intake", "killpoint", "knew",
+    "lane", "mistake", "mistakes", "outlet", "parcel", "pump", "sameness", "tally", "told",
+}  # fmt: skip
+"""Metaphors, and verbs of people. The API has a tally of a queue, and a name that others use stays."""
 SHARED_NAMES = {"Source", "Destination", "Processor"}
 """Every connector has classes of these names, and so has a pipeline."""
 IRREGULAR = {
@@ -65,6 +70,10 @@ def parsed(path: Path) -> ast.Module:
 def files(*folders: str) -> Iterator[Path]:
     for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def packages(*folders: str) -> Iterator[Path]:
+    yield from (path.parent for path in files(*folders) if path.name == "__init__.py")
 
 
 def lines(path: Path) -> int:
@@ -124,6 +133,32 @@ class TestWhatIsSaid:
         ]
 
         assert silent == []
+
+    def test_a_package_says_what_is_inside(self) -> None:
+        """Each module is named in the docstring of its package, the rooms and their values on the page of the code.
+
+        Connectors and processors are found by their own names, which are in no list here.
+        """
+        page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+        silent, stale = [], []
+        for folder in packages("conduit_py", "processors"):
+            text = page if folder.name == "conduit_py" else ast.get_docstring(parsed(folder / "__init__.py")) or ""
+            named = {name.rstrip("/").removesuffix(".py") for name in re.findall(r"`([\w.]+/?)`", text)}
+            inside = {path.stem for path in folder.glob("*.py")} | {
+                path.parent.name for path in folder.glob("*/__init__.py")
+            }
+            if folder.name != "conduit_processors" and len(inside) > 2:
+                silent += [f"{relative(folder)}: {name}" for name in sorted(inside - named - {"__init__"})]
+        for folder in packages(*PACKAGES):
+            text = ast.get_docstring(parsed(folder / "__init__.py")) or ""
+            files_named = re.findall(r"`(\w+\.py)`", text)
+            stale += [f"{relative(folder)}: {name}" for name in files_named if not (folder / name).exists()]
+        for name in re.findall(r"`(\w+/[\w/*]+\.py)`", page):
+            if not any(list(base.glob(name)) for base in (ROOT, ROOT / "conduit_py")):
+                stale.append(f"architecture.md: {name}")
+
+        assert silent == []
+        assert stale == []
 
     def test_comments_say_why_where_it_is_not_obvious(self) -> None:
         texts = [path.read_text().splitlines() for path in files("conduit_py")]
@@ -204,14 +239,23 @@ class TestNames:
         assert double == {}
 
     def test_a_function_that_waits_is_named_by_a_verb(self) -> None:
-        """Hooks are named after what happened, rules of the acceptance suite by a sentence."""
-        found = [
-            f"{relative(path)}:{node.lineno} {node.name}"
-            for path in files(*PACKAGES)
+        """Hooks are named after what happened, tests and rules of the acceptance suite by a sentence, blocks by a noun.
+
+        In tests a verb may have a participle as its object: `read_committed`.
+        """
+        named = [
+            (path, node)
+            for path in files(*EVERYWHERE)
             if not path.stem.endswith("_checks")
             for node in functions(path)
-            if isinstance(node, ast.AsyncFunctionDef) and is_participle(node.name)
-            if not node.name.startswith("on_") and node.name not in IMPLEMENTED_BY_USERS
+            if isinstance(node, ast.AsyncFunctionDef) and node.name not in IMPLEMENTED_BY_USERS
+            if not node.name.startswith(("on_", "test_")) and not decorated(node, "asynccontextmanager")
+        ]
+        ours = set(files(*PACKAGES))
+        found = [
+            f"{relative(path)}:{node.lineno} {node.name}"
+            for path, node in named
+            if is_participle(node.name if path in ours else node.name.strip("_").partition("_")[0])
         ]
 
         assert found == []
@@ -225,6 +269,17 @@ class TestNames:
     def test_no_module_is_a_grab_bag_or_a_metaphor(self) -> None:
         assert [relative(path) for path in files(*EVERYWHERE) if path.stem in GRAB_BAGS] == []
         assert [relative(path) for path in files(*EVERYWHERE) if path.stem in METAPHORS] == []
+
+    def test_no_class_or_function_has_a_metaphor_in_its_name(self) -> None:
+        found = [
+            f"{relative(path)}:{node.lineno} {node.name}"
+            for path in files(*EVERYWHERE)
+            for node in ast.walk(parsed(path))
+            if isinstance(node, ast.ClassDef | Function) and node.name != "TallyView"
+            if not NOT_IN_NAMES.isdisjoint(word.lower() for word in re.findall(r"[A-Z]?[a-z]+", node.name))
+        ]
+
+        assert found == []
 
     def test_the_glossary_has_every_word_once(self) -> None:
         text = (ROOT / "docs" / "explanation" / "glossary.md").read_text()

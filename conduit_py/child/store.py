@@ -249,17 +249,19 @@ async def _run_call(store: Store, name: str, arguments: tuple[Any, ...]) -> Any:
     if name == "pipelines":
         return await store.pipelines()
     direct: dict[str, Callable[..., Awaitable[Any]]] = {
-        "load": store._load, "save": store._save, "forget": store._forget
-    }  # fmt: skip
+        "load": store._load,
+        "save": store._save,
+        "forget": store._forget,
+    }
     return await direct[name](*arguments)
 
 
-async def _run_letters_call(box: DeadLetterStore, name: str, arguments: tuple[Any, ...]) -> Any:
+async def _run_letters_call(letters: DeadLetterStore, name: str, arguments: tuple[Any, ...]) -> Any:
     if name == "keep":
-        letters = list(map(decode_stored_letter, *arguments))
-        return await box._change(lambda table: table.store(letters))
+        kept = list(map(decode_stored_letter, *arguments))
+        return await letters._change(lambda table: table.store(kept))
     if name == "queued":
-        return [(turn, encode_stored_letter(letter)) for turn, letter in await box.replay_queue(*arguments)]
+        return [(turn, encode_stored_letter(letter)) for turn, letter in await letters.replay_queue(*arguments)]
     if name == "settle":
-        return await box.settle(decode_replays(*arguments))
-    return await box.retain(*arguments)
+        return await letters.settle(decode_replays(*arguments))
+    return await letters.retain(*arguments)

@@ -19,8 +19,6 @@ from conduit_py.cli.output import forget_reader, prepare_streams, shown_tracebac
 from conduit_py.cli.storage_commands import dlq, journal, state
 from conduit_py.exhaustion import MEMORY, end_if_without_memory, end_without_memory, exhaustion_of, what_ran_out
 
-_YOUNG_OBJECTS_MAX = 20_000
-
 
 def _show_wrong_usage(error: CycloptsError) -> Any:
     from cyclopts import CycloptsPanel, UnusedCliTokensError
@@ -302,7 +300,7 @@ def main() -> None:
     # Out of memory a thread may end without the answer that a task waits for: then the process would sleep for ever.
     threading.excepthook = end_if_without_memory
     # A start makes many objects and no garbage: at its default the collector would look at them again and again.
-    gc.set_threshold(_YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
+    gc.set_threshold(defaults.YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
     code = answer(sys.argv[1:])
     if "_duckdb" in sys.modules:
         gc.unfreeze()  # its binding prints as leaks what `run` has frozen, and what a thread about to end still holds

@@ -109,14 +109,14 @@ class Translation:
     def set(self, path: OptionPath | str, value: Any, origin: str) -> None:
         """Set an option, which may be inside another, and remember the setting it comes from."""
         path = (path,) if isinstance(path, str) else path
-        holder = self.options
+        target = self.options
         for name in path[:-1]:
-            inner = holder.setdefault(name, {})
+            inner = target.setdefault(name, {})
             if not isinstance(inner, dict):
                 self.problem(origin, f"cannot be combined with {self.origin((name,))}")
                 return
-            holder = inner
-        holder[path[-1]] = value
+            target = inner
+        target[path[-1]] = value
         self._origins[path] = origin
 
     def origin(self, path: tuple[str | int, ...]) -> str:

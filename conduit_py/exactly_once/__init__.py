@@ -6,5 +6,5 @@
    remaining work of a committed transaction, stored in the commit itself.
 4. `isolation` — finds the record that makes its transaction fail, so that it fails alone.
 
-The invariants I1 to I17 are in `docs/explanation/exactly-once.md`.
+The invariants I1 to I18 are in `docs/explanation/exactly-once.md`.
 """

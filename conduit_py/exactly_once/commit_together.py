@@ -206,9 +206,11 @@ class CommitTogether(CommitStrategy):
                 overlaps = not self.isolated
                 if overlaps:
                     self._open_next()
-                with self.gate.pace.step(), self._timing(sealed):
+                started = trio.current_time()
+                with self._timing(sealed):
                     await self._commit(sealed)
                     await self._forget_old_keys()
+                self.gate.pace.end_step(started)
                 if not overlaps:
                     self._open_next()
                     self.gate.release()
@@ -319,10 +321,7 @@ class CommitTogether(CommitStrategy):
         replayed = encode_replays(sealed.replayed)
         before = {source: self._positions.get(source) for source in sealed.positions}
         checkpoint = TransactionCheckpoint(self._participants.home or "", intents, letters, replayed, before)
-        return Changes(
-            self._claim.committed + 1, checkpoint.encode(), puts=sealed.puts, once=sealed.once,
-            messages=sealed.outbox, positions=sealed.positions, shards=self._shards(sealed),
-        )  # fmt: skip
+        return sealed.changes(self._claim.committed + 1, checkpoint.encode(), self._shards(sealed))
 
     def _shards(self, sealed: Sealed) -> list[ShardChange]:
         """Return the progress of shared work, which commits together with its output (I14)."""

@@ -12,7 +12,7 @@ from conduit_py.graph.node import Graph
 from conduit_py.payloads import estimated_bytes
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
-from conduit_py.store.claim import PublishedMessage
+from conduit_py.store.claim import Changes, PublishedMessage, ShardChange
 from conduit_py.store.stored_letter import SettledLetter
 from conduit_py.stream.ledger import SettledRange
 from conduit_py.stream.signal import PROGRESS_SECONDS, Pace, Signal
@@ -191,6 +191,18 @@ class Sealed:
     @property
     def positions(self) -> dict[str, bytes]:
         return {source: ranges[-1].positions[-1] for source, ranges in self.ranges.items() if ranges}
+
+    def changes(self, number: int, checkpoint: bytes, shards: list[ShardChange]) -> Changes:
+        """Return what one commit makes durable: all of this, with the checkpoint and the progress of shared work."""
+        return Changes(
+            number,
+            checkpoint,
+            puts=self.puts,
+            once=self.once,
+            messages=self.outbox,
+            positions=self.positions,
+            shards=shards,
+        )
 
 
 class HeldRecords:

@@ -141,10 +141,10 @@ class Idempotency(Processor[IdempotencyOptions]):
                 repeated.add(index)
             else:
                 self._under_way.add(key)
-                batch.on_fate(index, partial(self._ended, key))
+                batch.on_fate(index, partial(self._end_key, key))
         return repeated
 
-    def _ended(self, key: bytes, message: MessageId, fate: Fate) -> None:
+    def _end_key(self, key: bytes, message: MessageId, fate: Fate) -> None:
         self._under_way.discard(key)
         if fate is Fate.ACKED:
             self._delivered.add(key)

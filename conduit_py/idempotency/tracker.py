@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mutabl
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Literal, Protocol, Self, TypeAlias, TypeVar, get_args
 
 from conduit_py.errors import TransientError
 from conduit_py.store.claim import Changes, Claim, PublishedMessage
@@ -192,12 +192,12 @@ async def store_transaction(claim: Claim, checkpoint: bytes | None = None) -> As
     Use one at a time for each claim. Raises Fenced if a newer claim exists, and Repeated if another owner recorded
     one of the keys meanwhile; the block can then be run again, and finds the key recorded.
     """
-    gathered = StoreTransaction(claim)
-    yield gathered
+    transaction = StoreTransaction(claim)
+    yield transaction
     # Not in a `finally`: a block that raises must commit nothing.
     if checkpoint is not None:
-        gathered.changes.checkpoint = checkpoint
-    await claim.commit(gathered.changes)
+        transaction.changes.checkpoint = checkpoint
+    await claim.commit(transaction.changes)
 
 
 class StoreTracker:
@@ -220,9 +220,7 @@ class MessageContext:
     """
 
     def __init__(self) -> None:
-        self._actions: dict[Moment, list[Action]] = {
-            "commit": [], "rollback": [], "ack": [], "nack": [], "close": [],
-        }  # fmt: skip
+        self._actions: dict[Moment, list[Action]] = {moment: [] for moment in get_args(Moment)}
         self._on_error: list[Callable[[BaseException], object]] = []
         self._result: tuple[bool, bool] | None = None
         self._completed = False

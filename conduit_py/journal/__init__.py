@@ -3,14 +3,14 @@
 Read in this order:
 
 - `message_id.py`: MessageUuid, Flag and Clock: the id of a message: its producer, its time, its transaction.
-- `frame.py`, `segment.py`: the bytes of frames and of segment files, and what is found when they are read.
+- `frame.py`, `segment.py`: the bytes of records, frames and segment files, and what is found when they are read.
 - `log.py`: Log and LogReader, the interface, and a log in memory; `registers.py`: the registers that fence writers.
 - `file_log.py` appends to files under the lock of `disk.py`; `file_reader.py` reads them. `open_last` of
   `segment.py` repairs a torn tail, which the mark in `disk.py` tells from a loss; `audit.py` finds and repairs damage;
   `errors.py` has every error.
 - `sequencer.py`: which messages are committed, each once.
 - `transactions.py`: the ids of one producer, its claim to write for an owner, and a reader of what is committed.
-- `journal.py`: Journal, the face for trio; `body.py`: records as messages.
+- `journal.py`: Journal, the face for trio.
 
 docs/explanation/journal.md has the words, the promises and the format.
 """

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TypedDict
 
 from conduit_py.errors import ConduitError
 from conduit_py.journal.disk import WAIT_SECONDS, AppendLock, Disk, SyncMark, directory_error
@@ -42,6 +43,15 @@ from conduit_py.journal.segment import (
 
 SEGMENT_SIZE = 64 * 2**20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class FileLogOptions(TypedDict, total=False):
+    """The options of FileLog as a caller writes them, for editors and type checkers."""
+
+    sync: SyncPolicy
+    segment_size: int
+    disk: Disk | None
+    wait_seconds: float
 
 
 class FileLog(Log):

@@ -224,7 +224,7 @@ def _decode_first_form(body: bytes, position: bytes) -> Record:
 def _decode_extension(code: int, data: memoryview) -> Any:
     read = _READERS.get(code)
     if read is None:
-        raise ValueError(f"it has an extension {code} that this version does not know")
+        raise ValueError(f"it has an extension {code}, which is unknown to this version")
     return read(bytes(data))
 
 

@@ -8,13 +8,13 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar, Unpack
 
 import outcome
 import trio
 
 from conduit_py.journal.errors import JournalFailed
-from conduit_py.journal.file_log import FileLog
+from conduit_py.journal.file_log import FileLog, FileLogOptions
 from conduit_py.journal.frame import Frame
 from conduit_py.journal.log import Append, Commit, FrameBatchReader, Log, MemoryLog
 from conduit_py.journal.message_id import NO_ID, MessageUuid
@@ -47,7 +47,7 @@ class Journal:
         self._appended = trio.Event()
 
     @classmethod
-    async def open(cls, directory: Path | str, **options: Any) -> "Journal":
+    async def open(cls, directory: Path | str, **options: Unpack[FileLogOptions]) -> "Journal":
         """Open the journal in a directory; options are those of FileLog."""
         return cls(await trio.to_thread.run_sync(partial(FileLog, directory, **options)))
 

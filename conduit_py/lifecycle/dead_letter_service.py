@@ -64,8 +64,8 @@ class ReplayReport(msgspec.Struct):
 class DeadLetterService:
     """Works on the stored letters, with the pipelines that are loaded."""
 
-    def __init__(self, box: DeadLetterStore, pipelines: Callable[[], dict[str, LetterPipeline]]) -> None:
-        self.box = box
+    def __init__(self, store: DeadLetterStore, pipelines: Callable[[], dict[str, LetterPipeline]]) -> None:
+        self.store = store
         self._pipelines = pipelines
 
     async def replay(
@@ -92,7 +92,7 @@ class DeadLetterService:
         ids: list[str] = []
         before: int | None = None
         # In steps: the store does other work between them, and only so many records are in memory.
-        while letters := await self.box.read(filter, before, _READ_TOGETHER):
+        while letters := await self.store.read(filter, before, _READ_TOGETHER):
             before = letters[-1].number
             # In a thread: a condition may take long, and the loop runs all pipelines.
             search = partial(_find_fitting, letters, fits)
@@ -109,12 +109,12 @@ class DeadLetterService:
     async def discard(self, filter: LetterFilter, *, dry_run: bool = False) -> int:
         """Delete the letters that match. Returns how many, also in a dry run."""
         if dry_run:
-            return (await self.box.page(filter, limit=1)).total
-        return await self.box.discard(filter)
+            return (await self.store.page(filter, limit=1)).total
+        return await self.store.discard(filter)
 
     async def edit(self, id: str, revise: Callable[[Record], Record], node: str | None = None) -> StoredLetter:
         """Replace the record of a letter. A letter with different records at several nodes needs a `node`."""
-        letter = await self.box.letter(id)
+        letter = await self.store.letter(id)
         if node is not None and node not in letter.records:
             raise LetterUnknown(f"{node} does not refuse dead letter {id!r}", suggestion=_choose(letter))
         # Branches may have changed the record differently, so one edit need not fit all of them.
@@ -122,7 +122,7 @@ class DeadLetterService:
         if node is None and any(record != first for record in letter.records.values()):
             raise LetterUnclear(f"dead letter {id!r} has another record at each node", suggestion=_choose(letter))
         nodes = list(letter.records) if node is None else [node]
-        return await self.box.edit(id, {each: revise(letter.records[each]) for each in nodes})
+        return await self.store.edit(id, {each: revise(letter.records[each]) for each in nodes})
 
     async def forget_old(self) -> None:
         """Delete the letters that are older or more than the retention of their pipeline allows."""
@@ -132,17 +132,17 @@ class DeadLetterService:
                 continue
             retention = policy.retention
             if retention.age or retention.count_max:
-                removed = await self.box.retain(id, retention.since(time.time()), retention.count_max)
+                removed = await self.store.retain(id, retention.since(time.time()), retention.count_max)
                 if removed:
                     log.warning("%s: deleted %d dead letters, as its retention says", id, removed)
 
     async def _summaries(self, filter: LetterFilter) -> list[LetterSummary]:
         """All that match, oldest first."""
         found: list[LetterSummary] = []
-        page = await self.box.page(filter, limit=LETTERS_PAGE_MAX)
+        page = await self.store.page(filter, limit=LETTERS_PAGE_MAX)
         found += page.letters
         while page.next is not None:
-            page = await self.box.page(filter, page.next, LETTERS_PAGE_MAX)
+            page = await self.store.page(filter, page.next, LETTERS_PAGE_MAX)
             found += page.letters
         # Pages come newest first, and a replay must keep the order of the records.
         return found[::-1]
@@ -169,7 +169,7 @@ class DeadLetterService:
         for pipeline in dict.fromkeys(replay.pipeline for replay in replays):
             mine = iter([replay for replay in replays if replay.pipeline == pipeline])
             while some := list(islice(mine, LETTERS_PAGE_MAX)):
-                queued += len(await self.box.queue(pipeline, {each.id: each.nodes for each in some}))
+                queued += len(await self.store.queue(pipeline, {each.id: each.nodes for each in some}))
         # Another request may have queued some of them meanwhile.
         report.already_queued += len(replays) - queued
         return queued

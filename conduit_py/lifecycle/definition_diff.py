@@ -245,9 +245,17 @@ def _code_shape(code: types.CodeType) -> tuple[object, ...]:
     """A code object without its constants and its location."""
     # Without line numbers: a comment added above a function must not restart a pipeline.
     return (
-        code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags,
-        code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_exceptiontable,
-    )  # fmt: skip
+        code.co_code,
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_cellvars,
+        code.co_flags,
+        code.co_argcount,
+        code.co_posonlyargcount,
+        code.co_kwonlyargcount,
+        code.co_exceptiontable,
+    )
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -276,17 +276,17 @@ class Fleet:
                 "or change the position and leave the state as it is (`--keep-state`)",
             )
 
-    async def trail(self, id: str, source: str) -> PositionHistory:
+    async def position_history(self, id: str, source: str) -> PositionHistory:
         """The points of the past to which a source can be set back."""
         self.with_source(id, source)
         return await self._store.position_history(id, source)
 
     async def replay(self, id: str, source: str, since: float, *, keep_state: bool = False) -> HistoryPoint:
         """Make a source read again what was settled since a time, or a little before; see `set_position`."""
-        trail = await self.trail(id, source)
-        point = trail.at(since)
+        past = await self.position_history(id, source)
+        point = past.at(since)
         if point is None:
-            known = f"the oldest point is at {_utc(trail.points[0].at)}" if trail.points else "no point is known yet"
+            known = f"the oldest point is at {_utc(past.points[0].at)}" if past.points else "no point is known yet"
             raise PositionUnknown(
                 f"it is not known where {source!r} was at {_utc(since)}: {known}",
                 suggestion="replay from a later time, or from the start",

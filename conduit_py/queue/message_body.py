@@ -112,7 +112,7 @@ class ObjectRecord(NamedTuple):
     """A record of an object, the offset after it, the reason if it could not be parsed, and about how large it is."""
 
     record: Record | Data
-    """The record, or only its payload: from payloads alone no record is made until somebody asks for it."""
+    """The record, or only its payload: from payloads alone no record is made until one is needed."""
     offset: int
     refused: str | None = None
     size: int = 0

@@ -216,7 +216,7 @@ class QueueSource(SharedSource[OptionsT]):
             await self._track(received, asked_at + terms.receive_seconds)
         # After the new ones are tracked: a second message about the same work may be in the same batch.
         for delivery, partitions in received.again:
-            self._work.redelivered(partitions, delivery)
+            self._work.note_redelivery(partitions, delivery)
         await self._ack(received.done)
         if not received.fresh:
             await trio.sleep(_PAUSE_SECONDS)

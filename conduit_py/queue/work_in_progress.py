@@ -222,7 +222,7 @@ class WorkInProgress:
             self._reading = None
         self._items.pop(item.partition, None)
 
-    def redelivered(self, partitions: Sequence[str], delivery: QueueDelivery) -> bool:
+    def note_redelivery(self, partitions: Sequence[str], delivery: QueueDelivery) -> bool:
         """Return True if a held message has work announced here. If it has all of it, both are acked together."""
         found = [self._items[partition].held for partition in partitions if partition in self._items]
         for held in found:

@@ -1,4 +1,11 @@
-"""What authors of connectors and processors import; everything else may change without notice."""
+"""What authors of connectors and processors import; everything else may change without notice.
+
+In reading order: `plugin` (what all plugins have in common, and their options), then `source`, `destination` and
+`processor`, one of which an author implements. `state` is for processors that remember, `checkpointed_source` and
+`endpoint` are for special sources. `arrow`, `queue`, `spark` and `template` are public too, and imported by those that
+need them. Behind these: `registry` (finds installed plugins), `secrets`, `function_signature` (functions as
+processors), `state_values` (a state as bytes, and what of it is only in the store).
+"""
 
 from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
 
@@ -304,6 +304,10 @@ class ManyWriterDestination(PreparingDestination[OptionsT], StagedDestination[Op
     def stages_remotely(self, *, exactly_once: bool) -> str | None:
         """Return why tasks cannot stage with these options; None if they can. `check` prints it."""
 
+    def for_tasks(self) -> Self:
+        """Return the connector that tasks get, with no credentials in its options that a task does not use."""
+        return self
+
     @abstractmethod
     def grant(self) -> Awaitable[bytes] | bytes:
         """Return what `open_part` needs to stage for this run.
@@ -328,8 +332,9 @@ class ManyWriterDestination(PreparingDestination[OptionsT], StagedDestination[Op
         """Remove what was staged at this place and no commit can name any more; create nothing.
 
         That is what a run without an owner has staged at least so long ago. It is also what any owner has staged under
-        a fence below its newest one there. With an `owner` also all that it has staged at least so long ago: a pipeline
-        that is gone, whose last commit nobody will apply. Called on an instance that is not opened, for a command.
+        a fence below that of its last run there. With an `owner` also all that it has staged at least so long ago: a
+        pipeline that is gone, whose last commit nobody will apply. Called on an instance that is not opened, for a
+        command.
         """
 
     def prepares(self, *, exactly_once: bool) -> bool:

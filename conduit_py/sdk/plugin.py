@@ -121,7 +121,8 @@ class Plugin(Generic[OptionsT]):
         """Return a fresh plugin with other options, which are checked already."""
         assert isinstance(options, self.options_model), f"{type(options).__name__} for {type(self).__name__}"
         new = self.fresh()
-        new._options, new.problems = options, []
+        # What the user has written may have what these options leave out, and goes to executors too.
+        new._written, new._options, new.problems = {}, options, []
         return new
 
 

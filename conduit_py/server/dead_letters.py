@@ -177,7 +177,7 @@ async def list_letters(service: InService, allowed: AllowedRole, which: Annotate
     """Letters without their records, the newest first."""
     query = FilterQuery(**which.model_dump(exclude={"cursor", "limit"}))
     filter = await _select(service, allowed, query)
-    page = await service.fleet.letters.box.page(filter, which.cursor, which.limit)
+    page = await service.fleet.letters.store.page(filter, which.cursor, which.limit)
     letters = await _in_thread(service, lambda: [summary_view(each, service.redaction) for each in page.letters])
     return LettersView(letters=letters, next=page.next, total=page.total)
 
@@ -185,7 +185,7 @@ async def list_letters(service: InService, allowed: AllowedRole, which: Annotate
 @router.get("/causes", responses=error_responses(409, 503))
 async def list_causes(service: InService, allowed: AllowedRole, which: Annotated[FilterQuery, Query()]) -> CausesView:
     """How many letters there are by node and cause, the most frequent first."""
-    causes = await service.fleet.letters.box.causes(await _select(service, allowed, which))
+    causes = await service.fleet.letters.store.causes(await _select(service, allowed, which))
     return await _in_thread(
         service, lambda: CausesView(causes=[cause_view(each, service.redaction) for each in causes])
     )
@@ -218,7 +218,7 @@ async def discard_letters(
 @router.get("/{letter:letter}", responses=error_responses(404, 503))
 async def show_letter(service: InService, letter: LetterIdInPath) -> LetterView:
     """A letter with its record as it was when it was refused, and the history of its errors."""
-    return await _letter_view(service, await service.fleet.letters.box.letter(letter))
+    return await _letter_view(service, await service.fleet.letters.store.letter(letter))
 
 
 @router.put("/{letter:letter}/record", responses=error_responses(404, 409, 503))

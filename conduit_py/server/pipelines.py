@@ -249,8 +249,8 @@ async def reset_position(
 @position_router.get("/{source}/history", responses=error_responses(404, 503))
 async def list_points(service: InService, id: PipelineId, source: SourceId) -> HistoryView:
     """The points of the past to which a source can be set back, the oldest first."""
-    trail = await service.fleet.trail(id, source)
-    return HistoryView(points=[_point(point) for point in trail.points])
+    history = await service.fleet.position_history(id, source)
+    return HistoryView(points=[_point(point) for point in history.points])
 
 
 @position_router.post("/{source}/replay", responses=error_responses(404, 409, 503))

@@ -1,8 +1,8 @@
 """Spark: an engine that runs pipelines on its executors, and a data source that offers connectors to Spark.
 
-In reading order: `session/` (the Spark of this process), `engine/` (one pipeline between driver and executors),
-`child/` (the process of its own that a server gives to such a pipeline), `datasource/` (the other way round:
-`spark.read.format("conduit")`). `DataSource` is imported on first use, because it needs pyspark.
+In reading order: `session` (the Spark of this process), `engine` (one pipeline between driver and executors),
+`datasource` (the other way round: `spark.read.format("conduit")`). A server gives such a pipeline a process of its own:
+`conduit_py.child`. `DataSource` is imported on first use, because it needs pyspark.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -117,7 +117,7 @@ def problems_of(steps: Sequence[Step], errors: str | None = None) -> list[Proble
         if step.id in seen:
             problems.append(Problem(f"{path}.id", f"another step has the id {step.id!r}", "use an id of its own"))
         seen.add(step.id)
-        problems += [Problem(f"{path}.{name}", what, hint) for name, what, hint in _mistakes(step)]
+        problems += [Problem(f"{path}.{name}", what, hint) for name, what, hint in _step_problems(step)]
     if errors is not None and not _fit(errors):
         problems.append(Problem("errors", f"{errors!r} cannot name a queue", _SPELLING))
     return problems
@@ -130,7 +130,7 @@ def _fit(id: object) -> bool:
     return isinstance(id, str) and 0 < len(id) <= 128 and ID_CHARACTERS.issuperset(id)
 
 
-def _mistakes(step: Step) -> list[tuple[str, str, str | None]]:
+def _step_problems(step: Step) -> list[tuple[str, str, str | None]]:
     found: list[tuple[str, str, str | None]] = []
     for id in [step.id, *step.queues]:
         if not _fit(id):

@@ -195,9 +195,16 @@ class Worker:
         assert step.handler is not None
         appenders = {name: self._queues[queue] for name, queue in step.appenders.items()}
         process = Process(
-            step.id, step.describe(), key.hex(), step.strategy, step.errors, self._system, step.options,
-            self._raw_tailers, appenders,
-        )  # fmt: skip
+            step.id,
+            step.describe(),
+            key.hex(),
+            step.strategy,
+            step.errors,
+            self._system,
+            step.options,
+            self._raw_tailers,
+            appenders,
+        )
         made = await call(step.handler, process, dict(messages))
         if made is None or not step.outputs:
             return {}

@@ -3,6 +3,8 @@
 Nodes call the strategy at four moments. `admit` comes before records are sent, and `before_write` before a batch is
 written. `settle` comes when the oldest records of a source are settled, and `finish` when a source ends. `CommitEach`
 is at-least-once and `CommitFirst` is at-most-once; `CommitTogether`, exactly-once, is in `exactly_once/`.
+
+`RunParts` is what of a run a strategy works with, and `NodeContext` what of it one node does.
 """
 
 import logging
@@ -213,10 +215,11 @@ class CommitEach(CommitStrategy):
     async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
         settler = self._settlers[source]
         light = sum(each.stop - each.start for each in ranges) <= LIGHT_MESSAGES_MAX
+        started = trio.current_time()
+        # Where nothing follows each position, only the last one is made.
+        await settler.commit([each.positions for each in (ranges if settler.tells_positions else ranges[-1:])])
         # The pace measures the commit: the slower the store, the more messages each commit covers.
-        with settler.pace.step(light=light):
-            # Where nothing follows each position, only the last one is made.
-            await settler.commit([each.positions for each in (ranges if settler.tells_positions else ranges[-1:])])
+        settler.pace.end_step(started, light=light)
 
     def finish(self, source: str) -> None:
         # Replayed dead letters have no settler: `Replay.settle` ends by itself.

@@ -118,7 +118,7 @@ class LettersNotStored(Exception):
 
 
 def new_handler(
-    policy: DeadLetterPolicy, node: str, pipeline: str, meter: Meter, box: DeadLetterStore
+    policy: DeadLetterPolicy, node: str, pipeline: str, meter: Meter, letters: DeadLetterStore
 ) -> DeadLetterHandler:
     """Make the handler of a policy, for one run."""
     # No default for new policies: one without a handler must fail here, not lose letters.
@@ -128,7 +128,7 @@ def new_handler(
         case DropPolicy():
             return _Drop(meter)
         case KeepPolicy():
-            return _Keep(policy, pipeline, meter, box)
+            return _Keep(policy, pipeline, meter, letters)
         case DestinationPolicy():
             return _ToDestination(policy, node, pipeline, meter)
         case FunctionPolicy():
@@ -169,10 +169,10 @@ class _Drop(DeadLetterHandler):
 class _Keep(DeadLetterHandler):
     """Stores letters in the state store and removes those past the retention."""
 
-    def __init__(self, policy: KeepPolicy, pipeline: str, meter: Meter, box: DeadLetterStore) -> None:
+    def __init__(self, policy: KeepPolicy, pipeline: str, meter: Meter, letters: DeadLetterStore) -> None:
         super().__init__(meter)
         self._pipeline = pipeline
-        self._box = box
+        self._letters = letters
         self._retention = policy.retention
         self._retained_at = float("-inf")
 
@@ -181,7 +181,7 @@ class _Keep(DeadLetterHandler):
 
     async def _store(self, letters: Sequence[DeadLetter]) -> None:
         try:
-            await self._box.store(letters)
+            await self._letters.store(letters)
         except RecordRefused as error:
             # One letter that cannot be encoded must not take along those before it: their messages are acked.
             await self._keep_before(letters, error)
@@ -205,7 +205,7 @@ class _Keep(DeadLetterHandler):
     async def _forget_old(self) -> None:
         now = self._retained_at = time.time()
         if self._retention != Retention():
-            removed = await self._box.retain(self._pipeline, self._retention.since(now), self._retention.count_max)
+            removed = await self._letters.retain(self._pipeline, self._retention.since(now), self._retention.count_max)
             if removed:
                 log.warning("%s: removed %d dead letters past the retention", self._pipeline, removed)
 

@@ -130,7 +130,7 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
     first, positions = parts[0].first, list[bytes]()
     sizes: list[int] | None = None if all(part.sizes is None for part in parts) else []
     for part in parts:
-        # Messages between two parts were filtered or went elsewhere: nobody asks for their positions.
+        # Messages between two parts were filtered or went elsewhere: their positions are not needed.
         gap = part.first - first - len(positions)
         positions += [b""] * gap + list(part.positions)
         if sizes is not None:

@@ -330,7 +330,7 @@ def check_position(node: str, connector: SourceConnector[Any], position: bytes) 
 
 
 async def locate_record(connector: Connector[Any], position: bytes) -> str | None:
-    """Return what a source calls the place of a record; None if it does not know, fails or takes too long."""
+    """Return what a source calls the place of a record; None if it has no answer, fails or takes too long."""
     if not isinstance(connector, SourceConnector) or type(connector).locate_record is SourceConnector.locate_record:
         return None
     found: object = None

@@ -65,7 +65,7 @@ class Replay:
     def __init__(
         self,
         pipeline: str,
-        box: DeadLetterStore,
+        letters: DeadLetterStore,
         ledger: Ledger,
         entries: Mapping[str, Entry],
         meter: Meter,
@@ -76,7 +76,7 @@ class Replay:
     ) -> None:
         """Make a replay. The ledger must set `wake` when it releases messages; `scopes` has every source."""
         self._pipeline = pipeline
-        self._box = box
+        self._letters = letters
         self._ledger = ledger
         self._entries = entries
         self._meter = meter
@@ -104,7 +104,7 @@ class Replay:
         self._wake.set()
 
     async def feed(self) -> None:
-        with ExitStack() as open_ends, self._box.watch(self._pipeline, self._wake.set):
+        with ExitStack() as open_ends, self._letters.watch(self._pipeline, self._wake.set):
             for entry in self._entries.values():
                 open_ends.enter_context(entry.fan_out)
             while letters := await self._next():
@@ -134,7 +134,7 @@ class Replay:
         """Wait for queued letters; return none after a stop or at the end."""
         while not self._stopping:
             if room := min(SEND_MAX, self._ledger.credit):
-                letters = await self._box.replay_queue(self._pipeline, self._turn, room)
+                letters = await self._letters.replay_queue(self._pipeline, self._turn, room)
                 if letters:
                     self._turn = letters[-1].turn
                     return letters
@@ -208,7 +208,7 @@ class Replay:
         reach("replay.before_settle")
         try:
             with self._meter.waiting(WaitReason.DEAD_LETTERS):
-                await self._box.settle(outcomes)
+                await self._letters.settle(outcomes)
         except RecordRefused as error:
             raise DeadLetterFailed(
                 f"a dead letter that was refused again could not be stored: {error.message}",

@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 import trio
 
+from conduit_py import defaults
 from conduit_py.dead_letter import record_place
 from conduit_py.errors import ConduitError, ContractBroken, FatalError, NodeFailed, RunError, StopTimedOut
 from conduit_py.exhaustion import unless_exhausted
@@ -32,8 +33,6 @@ from conduit_py.user_errors import as_error
 
 log = logging.getLogger("conduit_py")
 
-YOUNG_OBJECTS_MAX = 20_000
-"""More than the records in flight of a usual pipeline: 700, as Python has it, are less than those of one batch."""
 TEARDOWN_SECONDS = 10.0
 FORCED_TEARDOWN_SECONDS = 2.0
 
@@ -316,8 +315,8 @@ class _SeldomCollected:
             if self._runs == 1:
                 self._before = gc.get_threshold()
                 # 0 is off. More is a choice of the user.
-                if 0 < self._before[0] < YOUNG_OBJECTS_MAX:
-                    gc.set_threshold(YOUNG_OBJECTS_MAX, *self._before[1:])
+                if 0 < self._before[0] < defaults.YOUNG_OBJECTS_MAX:
+                    gc.set_threshold(defaults.YOUNG_OBJECTS_MAX, *self._before[1:])
 
     def __exit__(self, *error: object) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 from conduit_py.stream.signal import PROGRESS_SECONDS, Pace, Signal
 from conduit_py.stream.source_calls import ShardTracker
 
-SETTLE_SECONDS = 0.005
+SETTLE_SECONDS = 0.002
 
 FIRST_RECORDS = 100
 FIRST_NACKS_MAX = 95

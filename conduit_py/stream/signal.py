@@ -6,8 +6,7 @@ batches of many pipelines, `IdleBackoff` spaces polls.
 
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
 
 import trio
 
@@ -27,7 +26,7 @@ class Signal:
         self._is_set = False
 
     def set(self) -> None:
-        # Set several times for every batch, and mostly nobody waits.
+        # Set several times for every batch, and mostly no task waits.
         if not self._is_set:
             self._is_set = True
             self._event.set()
@@ -47,24 +46,28 @@ class Pace:
     slow. A light step serves only a few records, so there is nothing to gain by waiting for more: it is followed
     as soon as it leaves most of the time to others. No step is delayed by more than `SECONDS_MAX`,
     or `seconds` if that is more.
+
+    The duration is the shortest of the last `RECENT_STEPS`. A slow disk makes all of them long. A single long one
+    waited for a core or for a neighbour's write, and would delay every record by ten times as much.
     """
 
     SECONDS_MAX = 0.1
+    RECENT_STEPS = 4
     LIGHT_SHARE = 3
     """A light step is followed after this many times its duration."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._recent: deque[float] = deque(maxlen=self.RECENT_STEPS)
         self.due_at = float("-inf")
 
-    @contextmanager
-    def step(self, *, light: bool = False) -> Iterator[None]:
-        """Measure a step, which is the block."""
-        started = trio.current_time()
-        yield
+    def end_step(self, started: float, *, light: bool = False) -> None:
+        """Note that a step ends now which began at this time. A step that failed is not noted: it ends the run."""
         # Counted from the end of the step. Counted from its start, a slow step would be due again at once.
         ended = trio.current_time()
-        seconds = self.LIGHT_SHARE * (ended - started) if light else self._seconds + 10 * (ended - started)
+        self._recent.append(ended - started)
+        duration = min(self._recent)
+        seconds = self.LIGHT_SHARE * duration if light else self._seconds + 10 * duration
         self.due_at = ended + min(seconds, max(self.SECONDS_MAX, self._seconds))
 
 

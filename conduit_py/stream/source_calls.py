@@ -152,6 +152,19 @@ class LimitedSnapshots(LimitedReads, RequestableCaller):
     """The same for a source that takes requests for snapshots."""
 
 
+def source_callers(
+    node: str, source: SourceConnector[Any], rate: RateLimit | None
+) -> tuple[PluginCaller, PluginCaller, SnapshotRequests | None]:
+    """Make the callers of a source for everything but acks, and for acks; with its requests, if it takes any."""
+    if type(source).request_snapshot is SourceConnector.request_snapshot:
+        plain = PluginCaller(node, source) if rate is None else LimitedReads(rate, node, source)
+        return plain, PluginCaller(f"{node}-ack", source), None
+    requests = SnapshotRequests(node, source)
+    limited = None if rate is None else LimitedSnapshots(rate, node, source, requests)
+    calls = limited or RequestableCaller(node, source, requests)
+    return calls, RequestableCaller(f"{node}-ack", source, requests), requests
+
+
 class ShardTracker:
     """The rows of a shared source in the state store: the owner and the progress of each shard.
 

@@ -14,12 +14,10 @@ from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph, Node, deferring_processors, sources_above
 from conduit_py.inspect.tap_point import Taps
 from conduit_py.pipeline import Destination, Processor, Source
-from conduit_py.pipeline_settings import RateLimit
 from conduit_py.sdk.destination import AckMode
 from conduit_py.sdk.endpoint import EndpointSource
 from conduit_py.sdk.plugin import Options, Plugin
-from conduit_py.sdk.source import SharedSource
-from conduit_py.sdk.source import SourceConnector as SourceConnector
+from conduit_py.sdk.source import SharedSource, SourceConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
@@ -35,13 +33,7 @@ from conduit_py.stream.reader import Dispatcher, ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler
 from conduit_py.stream.signal import Signal
-from conduit_py.stream.source_calls import (
-    LimitedReads,
-    LimitedSnapshots,
-    RequestableCaller,
-    ShardTracker,
-    SnapshotRequests,
-)
+from conduit_py.stream.source_calls import ShardTracker, SnapshotRequests, source_callers
 from conduit_py.stream.writer import Writer
 
 
@@ -143,9 +135,17 @@ class Wiring:
 
     def _parts(self) -> RunParts:
         return RunParts(
-            self.settlers, self.ledgers, self._read_buffers, self.meters, self._states, self.destinations,
-            self.outbox, self.dead_letters, self.replay, self._instruments.observe_transaction,
-        )  # fmt: skip
+            self.settlers,
+            self.ledgers,
+            self._read_buffers,
+            self.meters,
+            self._states,
+            self.destinations,
+            self.outbox,
+            self.dead_letters,
+            self.replay,
+            self._instruments.observe_transaction,
+        )
 
     def refresh_gauges(self) -> None:
         """Compute the gauges of the meters, which are not updated per batch: queued, in flight, oldest, stalled."""
@@ -175,9 +175,14 @@ class Wiring:
 
     def _context(self, node: Node) -> NodeContext:
         return NodeContext(
-            node.id, self._graph.votes(node.id), self.ledgers, self.meters[node.id], self._rng,
-            self._taps.point(node.id), self._commit,
-        )  # fmt: skip
+            node.id,
+            self._graph.votes(node.id),
+            self.ledgers,
+            self.meters[node.id],
+            self._rng,
+            self._taps.point(node.id),
+            self._commit,
+        )
 
     def _caller(self, name: str, plugin: Plugin[Any]) -> PluginCaller:
         caller = PluginCaller(name, plugin)
@@ -206,7 +211,11 @@ class Wiring:
             pipeline.id, node.id, context.voters, declared.window, scope=scope, atomic=atomic, on_released=wake.set
         )
         # Separate callers, so separate threads: acks and lag must not wait for a `read` that blocks.
-        calls, ack_calls = self._source_callers(node.id, source, declared.settings.rate)
+        calls, ack_calls, requests = source_callers(node.id, source, declared.settings.rate)
+        self.sources[node.id] = calls
+        self.callers += [calls, ack_calls]
+        if requests is not None:
+            self.snapshot_requests[node.id] = requests
         self.lag_watches.append(LagWatch(node.id, self._caller(f"{node.id}-lag", source), context.meter))
         settings = pipeline.dead_letters.settings
         window = NackWindow(settings.window_size, settings.window_nack_threshold)
@@ -234,24 +243,6 @@ class Wiring:
         replayed = self.ledgers.get(DEAD_LETTERS)
         is_replaying = replayed is not None and replayed.in_flight > 0
         return not is_replaying and all(each.is_closed and not each.in_flight for each in self._leaders)
-
-    def _source_callers(
-        self, node: str, source: SourceConnector[Any], rate: RateLimit | None
-    ) -> tuple[PluginCaller, PluginCaller]:
-        """Return the callers of a source for everything but acks, and for acks."""
-        calls: PluginCaller
-        ack_calls: PluginCaller
-        if type(source).request_snapshot is SourceConnector.request_snapshot:
-            calls = PluginCaller(node, source) if rate is None else LimitedReads(rate, node, source)
-            ack_calls = PluginCaller(f"{node}-ack", source)
-        else:
-            requests = self.snapshot_requests[node] = SnapshotRequests(node, source)
-            limited = None if rate is None else LimitedSnapshots(rate, node, source, requests)
-            calls = limited or RequestableCaller(node, source, requests)
-            ack_calls = RequestableCaller(f"{node}-ack", source, requests)
-        self.callers += [calls, ack_calls]
-        self.sources[node] = calls
-        return calls, ack_calls
 
     def _add_shard_tracker(self, node: str, source: SourceConnector[Any]) -> ShardTracker | None:
         """Return the tracker of a source that shares its work, and add the background task of such a source."""

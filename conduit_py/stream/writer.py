@@ -300,9 +300,11 @@ class Writer:
             if now < self._pace.due_at and all(each.credit for each in self._context.ledgers.values()):
                 self._look_at = min(self._pace.due_at, now + Pace.SECONDS_MAX)
                 return
+        started = trio.current_time()
         waiting = self._meter.waiting(WaitReason.FLUSH, timing=self._meter.persists)
-        with PluginErrors(self._node, "flush"), waiting, self._pace.step():
+        with PluginErrors(self._node, "flush"), waiting:
             await self._calls("flush")
+        self._pace.end_step(started)
         self._look_at = min(self._pace.due_at, trio.current_time() + Pace.SECONDS_MAX)
         reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0

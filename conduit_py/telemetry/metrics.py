@@ -157,9 +157,10 @@ LETTERS = DEAD_LETTERS.gauge(
     own_label="state",
 )
 LETTERS_BYTES = DEAD_LETTERS.gauge(
-    "conduit_dead_letters_bytes", "What the dead letters in the journal take.",
+    "conduit_dead_letters_bytes",
+    "What the dead letters in the journal take.",
     lambda sample: sum(count.bytes for count in sample.letters.values()),
-)  # fmt: skip
+)
 
 SOURCE: MetricGroup[Meter] = MetricGroup("A source", NODE, ("source",))
 READ = SOURCE.counter("conduit_records_read_total", "Records read from a source.", lambda meter: meter.records)

@@ -50,7 +50,7 @@ def collect(fleet: Fleet, text: "MetricsSink") -> None:
     text.add(FLEET_METRICS, fleet, {})
     _add_processes(text, fleet)
     letters: dict[str, dict[LetterState, LetterCount]] = {}
-    for count in fleet.letters.box.counts:
+    for count in fleet.letters.store.counts:
         letters.setdefault(count.pipeline, {})[count.state] = count
     for member in fleet:
         _add_pipeline(text, member, letters.get(member.pipeline.id, {}))

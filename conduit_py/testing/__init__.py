@@ -3,8 +3,9 @@
 Read in this order: `harness` (run a pipeline in a test), `scripted_source` and `scripted_destination` with their
 `script` and `event_log`, `simulation` (one seed decides everything), `crash` (kill it),
 `fake_destinations` (one for each guarantee), `acceptance` (the rules of every connector, in `source_checks`
-and `destination_checks`), `strategies` (for Hypothesis), `cdc` (change data capture on a real database, with its
-`cdc_tables`).
+and `destination_checks`, which call it by `connector_driver`), `strategies` (for Hypothesis), `cdc` (change data
+capture on a real database, with its `cdc_tables`). `plugin` is the pytest plugin; `services` has real servers, from
+`server_packages`, started by `server_process`.
 
 The names are imported on first use: pytest loads this package in every project that has conduit-py installed, and most
 of them must not pay for it.

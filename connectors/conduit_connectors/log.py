@@ -29,7 +29,7 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
     """Logs each record in full, in OpenCDC's JSON form, to the logger `conduit_py.log`.
 
     At-least-once up to the logging system: a record counts as handled once it is logged, whatever the level and
-    the handlers of the logger do with it. A record that has no JSON form is refused.
+    the handlers of the logger do with it. A record that has no JSON form is refused, unless the level is off.
     """
 
     # Mostly it is quick, or nobody listens. Behind a slow handler the runtime moves `write` to a thread.
@@ -40,7 +40,10 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
 
     def write(self, batch: Batch) -> dict[int, str]:
         level, message = logging.getLevelNamesMapping()[self.options.level.upper()], self.options.message
-        refused = {}
+        refused: dict[int, str] = {}
+        # What no handler would get need not be encoded, nor its record be made.
+        if not _logger.isEnabledFor(level):
+            return refused
         for index, record in enumerate(batch.records):
             try:
                 text = record.to_json().decode()

@@ -28,13 +28,13 @@ class Countdown(SourceConnector[CountdownOptions]):
         return [Record.of({"number": number}, position=b"%d" % number) for number in numbers]
 
 
-class TallyOptions(Options):
-    """Where to keep the tally."""
+class TotalOptions(Options):
+    """Where to keep the sum."""
 
     path: Path = Field(description="the file that holds the sum")
 
 
-class Tally(DestinationConnector[TallyOptions]):
+class Total(DestinationConnector[TotalOptions]):
     """Adds the numbers up and keeps the sum in a file; refuses 13. At-least-once: a restart adds again."""
 
     def open(self) -> None:

@@ -1,6 +1,6 @@
 """A pipeline with connectors of one's own; the refused record goes to a function."""
 
-from countdown import Countdown, Tally
+from countdown import Countdown, Total
 
 from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Source
 
@@ -13,6 +13,6 @@ def note(letter: DeadLetter) -> None:
 pipeline = Pipeline(
     "countdown",
     sources=[Source("countdown", Countdown(start=100))],
-    destinations=[Destination("tally", Tally(path="sum.txt"))],
+    destinations=[Destination("total", Total(path="sum.txt"))],
     dead_letters=DeadLetters(note),
 )

@@ -23,7 +23,7 @@ class Bare(sdk.SourceConnector[sdk.Options]):
 """
 
 
-MISTAKES = {
+PROBLEMS = {
     "option_types": (
         f'sources=[Source("a", file.Source(path="x", format="jsn", tail="maybe", line_size_max="big"))], '
         f"destinations=[{OUT})]",
@@ -125,15 +125,15 @@ MISTAKES = {
 }
 
 
-def test_all_mistakes_are_named_with_their_line_before_anything_starts(folder: Folder) -> None:
+def test_all_problems_are_named_with_their_line_before_anything_starts(folder: Folder) -> None:
     folder.numbers(1)
-    folder.define("".join(f'{id} = Pipeline("{id}", {text})\n' for id, (text, *_) in MISTAKES.items()), GIVEN)
+    folder.define("".join(f'{id} = Pipeline("{id}", {text})\n' for id, (text, *_) in PROBLEMS.items()), GIVEN)
     answer = folder.run()
     lines = answer.stderr.splitlines()
     expected = [
-        f"p.py:{line}: {id}.{mistake}"
-        for line, (id, (_, *mistakes)) in enumerate(MISTAKES.items(), (HEAD + GIVEN).count("\n") + 1)
-        for mistake in mistakes
+        f"p.py:{line}: {id}.{problem}"
+        for line, (id, (_, *problems)) in enumerate(PROBLEMS.items(), (HEAD + GIVEN).count("\n") + 1)
+        for problem in problems
     ]
 
     assert answer.code == 2

@@ -1,4 +1,4 @@
-"""`check` and `graph`: every mistake at once, and drawings."""
+"""`check` and `graph`: every problem at once, and drawings."""
 
 import xml.etree.ElementTree as ElementTree
 from typing import TYPE_CHECKING
@@ -43,7 +43,7 @@ def test_a_sound_file_is_ok(command: "Command") -> None:
     )
 
 
-def test_all_mistakes_of_all_pipelines_are_reported_at_once_with_file_and_line(command: "Command") -> None:
+def test_all_problems_of_all_pipelines_are_reported_at_once_with_file_and_line(command: "Command") -> None:
     command.write(MISTAKEN)
     done = command("check", "orders.py")
     lines = done.stderr.splitlines()
@@ -62,7 +62,7 @@ def test_all_mistakes_of_all_pipelines_are_reported_at_once_with_file_and_line(c
     assert starts == sorted(starts, key=lambda start: int(start.split(":")[1]))
 
 
-def test_all_mistakes_are_there_for_programs_too(inside: "CommandInside") -> None:
+def test_all_problems_are_there_for_programs_too(inside: "CommandInside") -> None:
     inside.write(MISTAKEN)
     code, (answer,) = inside.json("check", "orders.py")
 

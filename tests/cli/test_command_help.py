@@ -81,7 +81,7 @@ def test_wrong_arguments_are_answered_on_stderr_with_exit_code_2(
     assert "Traceback" not in done.stderr
 
 
-def test_version_is_told_to_people_and_programs(command: "Command") -> None:
+def test_version_is_shown_to_people_and_programs(command: "Command") -> None:
     from conduit_py import __version__
 
     assert command("version").stdout.startswith(f"conduit-py {__version__}\n")

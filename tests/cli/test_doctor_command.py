@@ -62,7 +62,7 @@ def test_it_says_so_for_people_and_counts(inside: "CommandInside") -> None:
     assert done.stdout.splitlines()[-1].endswith(" 0 to fix")
 
 
-def test_all_mistakes_in_pipelines_with_what_mends_them(inside: "CommandInside") -> None:
+def test_all_problems_in_pipelines_with_what_mends_them(inside: "CommandInside") -> None:
     inside.pipeline(source="Count(tto=3)")
     done = doctor(inside, "--pipelines", "orders.py")
     (finding,) = found(done)["pipelines"]

@@ -97,10 +97,10 @@ def test_verify_reports_damage_by_offset_and_repair_sets_it_aside(inside: "Comma
     code, (answer,) = inside.json("journal", "verify", str(directory))
     assert (code, answer["sound"], [each["messages"] for each in answer["lost"]]) == (1, False, [3])
 
-    told = inside("journal", "cat", str(directory))
-    assert told.returncode == 1
-    assert "a frame whose checksum does not fit at offsets" in told.stderr
-    assert "just text" in told.stdout
+    shown = inside("journal", "cat", str(directory))
+    assert shown.returncode == 1
+    assert "a frame whose checksum does not fit at offsets" in shown.stderr
+    assert "just text" in shown.stdout
 
     repaired = inside("journal", "repair", str(directory))
     assert repaired.returncode == 0
@@ -145,7 +145,7 @@ def test_repair_can_let_a_writer_go(inside: "CommandInside", directory: Path) ->
 
 
 @pytest.mark.parametrize("name", ["ls", "cat", "verify", "repair"])
-def test_a_directory_without_a_journal_is_an_environment_mistake(
+def test_a_directory_without_a_journal_is_an_error_of_the_environment(
     inside: "CommandInside", tmp_path: Path, name: str
 ) -> None:
     done = inside("journal", name, str(tmp_path))

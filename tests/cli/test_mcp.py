@@ -77,7 +77,7 @@ async def test_files_and_texts_are_validated_explained_and_run(folder: Path) -> 
     assert "give either `file`, the name of a file, or `yaml`, a text in YAML" in neither
 
 
-async def test_a_server_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_not_there_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDUIT_URL", "http://127.0.0.1:1")
     async with Client(make_server(folder, frozenset())) as client:
         answer = await call(client, "list_pipelines")

@@ -267,5 +267,5 @@ def test_advice_of_a_connector_that_cannot_open_is_kept(inside: "CommandInside")
     assert failed.returncode == 1
     assert "was cut short or damaged at its end" in failed.stderr
     assert "accept the loss with `conduit-py journal repair j`" in failed.stderr
-    # The call came through trio from a thread: a line of trio is nobody's mistake.
+    # The call came through trio from a thread: a line of trio is no error of the user.
     assert "trio" not in failed.stderr

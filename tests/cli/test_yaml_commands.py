@@ -40,7 +40,7 @@ def test_a_yaml_file_is_checked_and_drawn(inside: "CommandInside") -> None:
     assert "source · generator" in inside("graph", "orders.yml").stdout
 
 
-def test_mistakes_are_reported_at_once_and_nothing_starts(inside: "CommandInside") -> None:
+def test_problems_are_reported_at_once_and_nothing_starts(inside: "CommandInside") -> None:
     text = pipeline() + pipeline("second").replace("version: 2.2\npipelines:\n", "").replace(
         "recordCount", "recordcount"
     )
@@ -107,7 +107,7 @@ def test_warnings_are_said_and_nothing_is_kept_from_running(inside: "CommandInsi
     ]
 
 
-def test_a_file_without_pipelines_is_a_mistake(inside: "CommandInside") -> None:
+def test_a_file_without_pipelines_is_a_problem(inside: "CommandInside") -> None:
     inside.write("version: 2.2\npipelines: []\n", "orders.yaml")
     done = inside("check", "orders.yaml")
 

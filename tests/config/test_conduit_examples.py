@@ -36,7 +36,7 @@ def records(path: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.iterdir()), ids=lambda file: str(file.name))
-def test_examples_load_without_a_mistake(file: Path) -> None:
+def test_examples_load_without_a_problem(file: Path) -> None:
     loaded = load_file(file)
 
     assert loaded.problems == ()

@@ -1,4 +1,4 @@
-"""Settings of Conduit's plugins as options of ours: what becomes of each, what is a mistake, what a warning."""
+"""Settings of Conduit's plugins as options of ours: what becomes of each, what is a problem, what a warning."""
 
 from typing import Any
 
@@ -179,17 +179,17 @@ def test_the_deprecated_read_time_becomes_a_rate() -> None:
         ),
     ],
 )
-def test_mistakes_in_settings_of_the_generator(settings: dict[str, str], problem: SettingDiagnostic) -> None:
+def test_problems_in_settings_of_the_generator(settings: dict[str, str], problem: SettingDiagnostic) -> None:
     assert problems("source", "generator", settings) == [problem]
 
 
-def test_all_mistakes_are_reported_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     found = problems("source", "generator", {"rate": "x", "recordCount": "y", "sped": "1", "seed": "z"})
 
     assert [remark.setting for remark in found] == ["rate", "recordCount", "sped", "seed"]
 
 
-def test_the_file_source_follows_a_file_of_raw_lines_unless_told_otherwise() -> None:
+def test_the_file_source_follows_a_file_of_raw_lines_unless_set_otherwise() -> None:
     assert options("source", "file", {"path": "./in"}) == {"tail": True, "format": "lines", "path": "./in"}
     assert options("source", "file", {"path": "in", "tail": "false", "format": "json"}) == {
         "path": "in",
@@ -203,7 +203,7 @@ def test_the_file_source_follows_a_file_of_raw_lines_unless_told_otherwise() -> 
     ]
 
 
-def test_the_file_destination_writes_whole_records_unless_told_otherwise() -> None:
+def test_the_file_destination_writes_whole_records_unless_set_otherwise() -> None:
     assert options("destination", "file", {"path": "out"}) == {"format": "opencdc", "path": "out"}
     assert options("destination", "file", {"path": "out", "sdk.record.format": "opencdc/json"})["format"] == "opencdc"
     assert options("destination", "file", {"path": "out", "format": "csv", "columns": "a, b"}) == {
@@ -254,7 +254,7 @@ def test_a_template_is_what_the_file_destination_writes() -> None:
         ),
     ],
 )
-def test_formats_that_would_change_the_data_are_mistakes(
+def test_formats_that_would_change_the_data_are_problems(
     plugin: str, settings: dict[str, str], problem: SettingDiagnostic
 ) -> None:
     path = {"path": "out"} if plugin == "file" else {}
@@ -272,7 +272,7 @@ def test_levels_of_the_log(written: str, level: str) -> None:
     assert options("destination", "log", {"level": written, "message": "m"}) == {"level": level, "message": "m"}
 
 
-def test_a_level_that_is_none_is_a_mistake() -> None:
+def test_a_level_that_is_none_is_a_problem() -> None:
     assert problems("destination", "log", {"level": "loud"}) == [
         SettingDiagnostic("level", "Input should be 'debug', 'info', 'warning' or 'error', not 'loud'")
     ]
@@ -377,7 +377,7 @@ def test_what_has_no_meaning_here_is_a_warning(
     assert translation.problems == []
 
 
-def test_an_unknown_setting_of_the_sdk_is_a_mistake() -> None:
+def test_an_unknown_setting_of_the_sdk_is_a_problem() -> None:
     assert problems("destination", "log", {"sdk.batch.sise": "1"}) == [
         SettingDiagnostic("sdk.batch.sise", "there is no such setting", "did you mean 'sdk.batch.size'?")
     ]
@@ -397,7 +397,7 @@ def test_an_unknown_setting_of_the_sdk_is_a_mistake() -> None:
         ),
     ],
 )
-def test_a_destination_that_would_be_given_avro_is_a_mistake(
+def test_a_destination_that_would_be_given_avro_is_a_problem(
     source: dict[str, str], destination: dict[str, str], refused: bool
 ) -> None:
     writer = translated("destination", "log", destination)
@@ -460,7 +460,7 @@ def test_a_template_means_the_same_in_yaml_and_in_python(template: str) -> None:
     assert outcomes[0] == outcomes[1]
 
 
-def test_a_template_with_a_mistake_is_one_of_the_setting() -> None:
+def test_a_template_with_a_problem_is_one_of_the_setting() -> None:
     settings = {"field": ".Payload.After.a", "value": "{{ .paylod }}"}
 
     assert problems("processor", "field.set", settings) == [
@@ -482,7 +482,7 @@ def test_a_secret_is_not_quoted() -> None:
     ]
 
 
-def test_settings_that_exclude_each_other_are_a_mistake_and_no_crash() -> None:
+def test_settings_that_exclude_each_other_are_a_problem_and_no_crash() -> None:
     (found,) = problems("source", "generator", {"burst": "x", "burst.sleepTime": "1s"})
 
     assert found.setting == "burst"

@@ -1,4 +1,4 @@
-"""Loading pipelines from Python files: what is found, what is imported, what each mistake says."""
+"""Loading pipelines from Python files: what is found, what is imported, what each problem says."""
 
 import sys
 from pathlib import Path
@@ -216,7 +216,7 @@ def test_a_failed_load_leaves_no_module_behind(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_without_a_pipeline_is_told_what_to_write(tmp_path: Path, text: str, suggestion: str) -> None:
+def test_a_file_without_a_pipeline_is_refused_with_what_to_write(tmp_path: Path, text: str, suggestion: str) -> None:
     problem = problem_of(written(tmp_path, text))
 
     assert problem.message == "there is no pipeline at the top level of this file"

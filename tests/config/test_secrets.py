@@ -70,7 +70,7 @@ class TestCommands:
             (f"print('x' * {SIZE_MAX + 1})", f"is larger than {SIZE_MAX} bytes"),
         ],
     )
-    def test_what_gives_no_secret_is_told(self, tmp_path: Path, text: str, message: str) -> None:
+    def test_what_gives_no_secret_is_reported(self, tmp_path: Path, text: str, message: str) -> None:
         with pytest.raises(SecretUnavailable) as raised:
             SecretReader(tmp_path).read(command(tmp_path, text))
 
@@ -84,7 +84,7 @@ class TestCommands:
             ("exec:tell 'x", "cannot be split into words"),
         ],
     )
-    def test_what_is_no_command_is_told(self, tmp_path: Path, reference: str, message: str) -> None:
+    def test_what_is_no_command_is_reported(self, tmp_path: Path, reference: str, message: str) -> None:
         with pytest.raises(SecretUnavailable, match=message):
             SecretReader(tmp_path).read(reference)
 
@@ -131,7 +131,7 @@ class TestPipelineFiles:
 
         assert conduit_py.secret("file:./token") == "of-a-notebook"
 
-    def test_what_nobody_provides_is_told_with_what_there_is(self) -> None:
+    def test_what_nobody_provides_is_reported_with_what_there_is(self) -> None:
         with pytest.raises(SecretUnavailable, match="there is no provider of secrets 'valt'") as raised:
             conduit_py.secret("valt:x")
 
@@ -162,7 +162,7 @@ class TestManagers:
         assert looks == [False, False, False, False, False, True, True]
         assert reading.where == "vault:x#y"
 
-    def test_a_provider_that_fails_otherwise_is_told(self) -> None:
+    def test_a_provider_that_fails_otherwise_is_reported(self) -> None:
         reader = SecretReader(Path(), manager=lambda prefix: SecretProvider())
         with pytest.raises(SecretUnavailable, match="the secret vault:x cannot be read: NotImplementedError"):
             reader.read("vault:x")
@@ -203,7 +203,7 @@ class TestVault:
             ("page#x", "did not answer with a JSON object", None),
         ],
     )
-    def test_what_is_missing_is_told(self, reference: str, message: str, suggestion: str | None) -> None:
+    def test_what_is_missing_is_reported(self, reference: str, message: str, suggestion: str | None) -> None:
         with pytest.raises(SecretUnavailable, match=message) as raised:
             conduit_py.secret(f"vault:{reference}")
 
@@ -243,7 +243,7 @@ class TestAws:
         assert conduit_py.secret(f"aws:{aws}#password") == "from-aws"
         assert conduit_py.secret(f"aws:{aws}/plain") == "plain-aws"
 
-    def test_what_is_missing_is_told(self, aws: str) -> None:
+    def test_what_is_missing_is_reported(self, aws: str) -> None:
         for reference, message in {
             "nothing": "AWS does not give the secret nothing: ResourceNotFoundException",
             f"{aws}#user": "has no field 'user'",
@@ -306,7 +306,7 @@ class TestGcp:
             ("projects/p/secrets/bytes", "the secret gcp:projects/p/secrets/bytes is no text"),
         ],
     )
-    def test_what_is_missing_is_told(self, reference: str, message: str) -> None:
+    def test_what_is_missing_is_reported(self, reference: str, message: str) -> None:
         with pytest.raises(SecretUnavailable, match=message):
             conduit_py.secret(f"gcp:{reference}")
 

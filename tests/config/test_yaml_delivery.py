@@ -85,7 +85,7 @@ def test_a_value_may_be_taken_from_the_environment(load: Load) -> None:
     assert settings(loaded).delivery == "exactly_once"
 
 
-def test_mistakes_are_said_with_their_places(load: Load, said: Said) -> None:
+def test_problems_are_reported_with_their_places(load: Load, said: Said) -> None:
     wrong = load(
         document(
             "delivery: exactly-once",

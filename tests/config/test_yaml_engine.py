@@ -39,7 +39,7 @@ def test_a_pipeline_runs_here_unless_it_says_otherwise(load: Load, said: Said) -
     )
 
 
-def test_mistakes_are_told_with_their_place(load: Load, said: Said) -> None:
+def test_problems_are_reported_with_their_place(load: Load, said: Said) -> None:
     wrong = load(document("engine: sparc"))
     alone = load(document("spark: {master: yarn}"))
     never = load(document("engine: spark", "spark: {start-seconds: 0}"))
@@ -53,7 +53,7 @@ def test_mistakes_are_told_with_their_place(load: Load, said: Said) -> None:
     ]
 
 
-def test_what_cannot_run_on_spark_is_told_when_the_file_is_read(load: Load, said: Said) -> None:
+def test_what_cannot_run_on_spark_is_reported_when_the_file_is_read(load: Load, said: Said) -> None:
     shared = load(document("engine: spark").replace("source, plugin: file", "source, plugin: sqlite.queue"))
 
     assert any("shares its work with other processes by leases" in each for each in said(shared)), said(shared)

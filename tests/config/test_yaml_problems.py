@@ -1,4 +1,4 @@
-"""Conduit's YAML files: the exact words about every mistake."""
+"""Conduit's YAML files: the exact words about every problem."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from conduit_py.config.yaml_document import DOCUMENTS_MAX, FILE_PROBLEMS_MAX, PR
 Load = Callable[..., Loaded]
 Said = Callable[[Loaded], list[str]]
 
-MISTAKES = """\
+PROBLEMS = """\
 version: 2.2
 pipelines:
   - status: on
@@ -76,8 +76,8 @@ def test_workers_run_in_threads_or_in_processes(load: Load, said: Said) -> None:
     ]
 
 
-def test_all_mistakes_are_reported_at_once_with_line_and_suggestion(load: Load, said: Said) -> None:
-    loaded = load(MISTAKES)
+def test_all_problems_are_reported_at_once_with_line_and_suggestion(load: Load, said: Said) -> None:
+    loaded = load(PROBLEMS)
 
     assert loaded.pipelines == ()
     assert said(loaded) == [
@@ -243,7 +243,7 @@ pipelines:
     ]
 
 
-def test_a_condition_that_spans_lines_has_its_mistake_in_the_right_one(load: Load, said: Said, ends: str) -> None:
+def test_a_condition_that_spans_lines_has_its_problem_in_the_right_one(load: Load, said: Said, ends: str) -> None:
     condition = "        condition: |\n          {{ if true }}\n          {{ nope }}\n          {{ end }}\n"
     processors = f"    processors:\n      - id: p\n        plugin: filter\n{condition}"
 
@@ -252,7 +252,7 @@ def test_a_condition_that_spans_lines_has_its_mistake_in_the_right_one(load: Loa
     )
 
 
-def test_keys_that_stand_twice_are_mistakes(load: Load, said: Said, ends: str) -> None:
+def test_keys_that_stand_twice_are_problems(load: Load, said: Said, ends: str) -> None:
     text = f"version: 2.2\npipelines:\n  - id: a\n    status: running\n    status: stopped\n{ends}"
 
     assert said(load(text)) == ["pipelines.yaml:5: pipelines.a.status: is there twice, first in line 4"]

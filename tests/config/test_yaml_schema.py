@@ -62,7 +62,7 @@ def test_what_the_loader_takes_fits(validator: Draft202012Validator, tmp_path: P
         ("version: 2.2", "version: 9", "9 is not one of"),
     ],
 )
-def test_a_mistake_in_a_key_or_a_word_is_found(
+def test_a_problem_in_a_key_or_a_word_is_found(
     validator: Draft202012Validator, right: str, wrong: str, message: str
 ) -> None:
     assert right in SMALL

@@ -15,6 +15,7 @@ from builders import batch_of
 from conduit_connectors import objects, parquet
 from conduit_connectors.objects.staged_parts import owned_folder
 from s3_server import BucketFolder
+from staged_lives import live_and_die
 
 from conduit_py.record import Record
 from conduit_py.sdk import ManyWriterDestination, PartId, PieceRefused, StageCleared, TransientError
@@ -270,6 +271,51 @@ def test_m5_a_command_removes_what_no_commit_can_name_any_more(dataset: Dataset)
     assert dataset.hidden() == []
 
 
+@pytest.mark.parametrize("by_tasks", [True, False])
+def test_m5_a_command_leaves_what_a_new_state_has_staged_after_one_was_lost(dataset: Dataset, by_tasks: bool) -> None:
+    """Its fences begin at one again. What the lost state left has higher ones, and so do its zombies."""
+    lost = driver(dataset, 7)
+    attempt(lost, lost.grant(), 0, *n(1))
+    zombie = lost.fresh()
+    zombie.open_part(lost.grant(), PartId(0, 1))
+    zombie.prepare(batch_of(*n(2)))
+    live = driver(dataset, 1)
+    if by_tasks:
+        live.take([attempt(live, live.grant(), 0, *n(3))])
+    else:
+        live.write(batch_of(*n(3)))
+    intent = live.stage()
+    assert intent is not None
+    assert zombie.prepared()
+    dataset.declare().clear_staged(3600, None)
+    live.teardown()  # after the commit, and before it was applied
+    dataset.declare().clear_staged(3600, None)
+    driver(dataset, 2, [intent]).teardown()
+
+    assert dataset.rows() == n(3)
+    # What the lost state may still name is left to who says that it is gone.
+    dataset.declare().clear_staged(-3600, "p")
+    assert dataset.hidden() == []
+
+
+def test_m5_a_command_removes_what_a_zombie_wrote_after_the_last_run_ended(dataset: Dataset) -> None:
+    live = driver(dataset, 1)
+    zombie = live.fresh()
+    zombie.open_part(live.grant(), PartId(0, 0))
+    zombie.prepare(batch_of(*n(1)))
+    live.take([attempt(live, live.grant(), 0, *n(1))])
+    commit(live)
+    live.teardown()
+    assert zombie.prepared()  # the pipeline is completed, and never runs again
+    zombie.discard_part()
+
+    # In a folder the end of the run has removed the file that was open.
+    left = len(dataset.hidden())
+    assert dataset.declare().clear_staged(3600, None) == StageCleared(0, left)
+    assert dataset.declare().clear_staged(-3600, None) == StageCleared(left, 0)
+    assert (dataset.hidden(), dataset.rows()) == ([], n(1))
+
+
 def test_m6_the_order_of_names_is_that_of_the_parts_whoever_was_first(dataset: Dataset) -> None:
     live = driver(dataset, 1, rows_max=2)
     grant = live.grant()
@@ -348,38 +394,14 @@ def test_it_says_why_tasks_cannot_stage(options: Any, reason: str | None) -> Non
 
 @pytest.mark.parametrize("seed", range(20))
 def test_m1_to_m5_hold_for_any_sequence_of_attempts_commits_and_deaths(tmp_path: Path, seed: int) -> None:
-    rng, dataset = random.Random(seed), FolderDataset(tmp_path / "out")
-    committed: list[int] = []
-    intents: list[bytes] = []
-    zombies: list[Any] = []
-    for fence in range(1, 5):
-        live = driver(dataset, fence, intents)
-        assert dataset.rows() == n(*committed)
-        grant = live.grant()
-        for number in range(rng.randrange(5)):
-            rows = n(len(committed), len(committed) + 1)
-            manifests = [attempt(live, grant, number, *rows) for _ in range(rng.randrange(1, 4))]
-            if rng.random() < 0.5:
-                zombie = live.fresh()
-                zombie.open_part(grant, PartId(0, number))
-                zombie.prepare(batch_of(*rows))
-                zombies.append(zombie)
-            live.take([rng.choice(manifests)])
-            if zombies and rng.random() < 0.5:
-                zombies.pop().prepared()
-            intent = live.stage()
-            assert intent is not None
-            if rng.random() < 0.2:
-                break  # it died before its commit
-            committed += [row["n"] for row in rows]
-            intents = [intent]
-            if rng.random() < 0.2:
-                break  # or before it was applied
-            live.apply(intent)
-            assert dataset.rows() == n(*committed)
-        if rng.random() < 0.5:
-            live.teardown()
-    live = driver(dataset, 9, intents)
+    dataset = FolderDataset(tmp_path / "out")
+
+    committed = live_and_die(
+        random.Random(seed),
+        lambda fence, intents: driver(dataset, fence, intents),
+        lambda: [row["n"] for row in dataset.rows()],
+        lambda: dataset.declare().clear_staged(-3600, None),
+    )
 
     assert dataset.rows() == n(*committed)
     assert dataset.hidden() == []

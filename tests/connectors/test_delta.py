@@ -163,12 +163,12 @@ def test_a_table_can_be_in_an_object_store(s3_server: str) -> None:
         ({"columns": {"n": "long"}, "partition_by": ["x"]}, "x"),
     ],
 )
-def test_what_is_missing_or_wrong_is_told(tmp_path: Path, options: dict[str, Any], why: str) -> None:
+def test_what_is_missing_or_wrong_is_reported(tmp_path: Path, options: dict[str, Any], why: str) -> None:
     with pytest.raises(FatalError, match=why):
         opened(tmp_path / "table", **options)
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises((FatalError, TransientError), match="file/table"):
         opened(tmp_path / "file" / "table", columns={"n": "long"})

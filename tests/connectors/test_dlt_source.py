@@ -248,7 +248,7 @@ def test_a_state_with_other_types_comes_back() -> None:
         ({"resource": shop, "in_order": True}, "`in_order` is for a single resource"),
     ],
 )
-def test_mistakes_are_named(options: dict[str, Any], text: str) -> None:
+def test_problems_are_named(options: dict[str, Any], text: str) -> None:
     with pytest.raises(FatalError, match=text):
         read_all(dlt.Source(**cast("Any", options)))
 

@@ -186,7 +186,7 @@ def test_tables_of_arrow_are_appended_without_making_rows(world: World) -> None:
     assert world.rows_of("t") == [(-1, "z"), *zip(range(5), "abcde", strict=True)]
 
 
-def test_a_file_that_another_process_has_is_told(tmp_path: Path) -> None:
+def test_a_file_that_another_process_has_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "data.duckdb"
     code = f"import duckdb\nc = duckdb.connect({str(path)!r})\nprint('open', flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
@@ -199,7 +199,7 @@ def test_a_file_that_another_process_has_is_told(tmp_path: Path) -> None:
     duckdb_world(path).opened(table="t").teardown()
 
 
-def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data.duckdb").write_bytes(b"no database" * 1000)
     with pytest.raises(FatalError, match="cannot be used"):
         duckdb_world(tmp_path / "data.duckdb").opened(table="t")
@@ -287,7 +287,7 @@ def test_the_steps_of_a_transaction_are_taken_again_up_to_a_savepoint(tmp_path: 
         assert database.rows("SELECT n FROM t") == [(1,), (3,)]
 
 
-def test_a_row_without_a_key_is_told_when_the_source_goes_on_too(tmp_path: Path) -> None:
+def test_a_row_without_a_key_is_reported_when_the_source_goes_on_too(tmp_path: Path) -> None:
     path = tmp_path / "keys.duckdb"
     with duckdb.connect(path) as connection:
         connection.execute("CREATE TABLE t AS SELECT 1 AS n, 1 AS m")

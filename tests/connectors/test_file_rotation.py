@@ -113,7 +113,7 @@ def test_every_rotation_since_the_last_look_is_read_in_order(log: Path, tailing:
     assert lines(tailing) == ["two", "three", "four"]
 
 
-def test_a_compressed_rotation_in_between_is_told(
+def test_a_compressed_rotation_in_between_is_reported(
     log: Path, tailing: file.Source, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(log, "one\n", modified=1000)
@@ -232,7 +232,7 @@ def test_a_file_copied_and_truncated_while_stopped_is_read_on_in_the_copy(log: P
     assert found == ["two", f"three {LONG}", "four"]
 
 
-def test_an_old_file_that_is_gone_is_told_and_the_new_one_read_from_its_start(
+def test_an_old_file_that_is_gone_is_reported_and_the_new_one_read_from_its_start(
     log: Path, read_all: ReadAll, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = file.Source(path=log, tail=True)

@@ -110,7 +110,7 @@ def test_an_intent_of_a_version_without_side_files_is_applied(path: Path) -> Non
     assert path.read_bytes() == b"before\none\ntwo\n"
 
 
-def test_a_version_without_side_files_cannot_mistake_an_intent_for_one_of_its_own(path: Path) -> None:
+def test_a_version_without_side_files_cannot_take_an_intent_for_one_of_its_own(path: Path) -> None:
     small, large = Run(path, inline_max=9), Run(path.with_name("other"))
 
     assert msgspec.msgpack.decode(small.staged(b"one\n"), type=tuple[int, bytes]) == (0, b"one\n")
@@ -232,7 +232,7 @@ def test_the_side_file_is_not_needed_when_the_lines_are_in_their_place(path: Pat
     assert path.read_bytes() == b"one\n"
 
 
-def test_lines_of_others_in_their_place_are_not_mistaken_for_them(path: Path) -> None:
+def test_lines_of_others_in_their_place_are_not_taken_for_them(path: Path) -> None:
     intent = left_behind(path, b"one\n")
     path.write_bytes(b"two\n")
 

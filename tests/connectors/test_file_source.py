@@ -343,7 +343,7 @@ def test_a_position_of_another_connector_is_an_error(path: Path) -> None:
     source.teardown()
 
 
-def test_mistakes_in_options_are_all_reported(path: Path) -> None:
+def test_problems_in_options_are_all_reported(path: Path) -> None:
     source = file.Source(pth=path, format="xml", delimiter="||", line_size_max=0, header=["a", "a"])  # type: ignore[arg-type, call-arg]
 
     assert {problem.path: problem.suggestion for problem in source.problems} == {

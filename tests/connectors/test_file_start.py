@@ -128,7 +128,7 @@ def test_a_file_that_stayed_is_read_from_its_start(tmp_path: Path) -> None:
     assert restart(log, position) == ["one"]
 
 
-def test_a_log_that_is_gone_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_is_gone_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = tmp_path / "app.log"
     log.write_text("old\n")
     position = start(log)

@@ -19,7 +19,7 @@ from conduit_py.sdk import Columns, EndOfSource, FatalError
 
 
 @asynccontextmanager
-async def opened(position: bytes | None = None, **options: Any) -> AsyncIterator[generator.Source]:
+async def open_source(position: bytes | None = None, **options: Any) -> AsyncIterator[generator.Source]:
     source = generator.Source(**options)
     await source.open(position)
     yield source
@@ -34,7 +34,7 @@ async def read_all(source: generator.Source, n: int) -> list[Record]:
             return records
 
 
-async def paced(source: generator.Source) -> list[tuple[float, int]]:
+async def read_with_times(source: generator.Source) -> list[tuple[float, int]]:
     """When records came, and how many."""
     found: list[tuple[float, int]] = []
     while True:
@@ -45,13 +45,13 @@ async def paced(source: generator.Source) -> list[tuple[float, int]]:
         found.append((trio.current_time(), count))
 
 
-async def generated(position: bytes | None = None, n: int = 100, **options: Any) -> list[Record]:
-    async with opened(position, **options) as source:
+async def generate(position: bytes | None = None, n: int = 100, **options: Any) -> list[Record]:
+    async with open_source(position, **options) as source:
         return await read_all(source, n)
 
 
 def run(position: bytes | None = None, n: int = 100, **options: Any) -> list[Record]:
-    return trio.run(lambda: generated(position, n, **options))
+    return trio.run(lambda: generate(position, n, **options))
 
 
 ALL_TYPES = {
@@ -66,7 +66,7 @@ ALL_TYPES = {
 
 
 async def test_records_are_the_same_in_every_process() -> None:
-    [first, *_, last] = await generated(fields=ALL_TYPES, count=300, seed=7)
+    [first, *_, last] = await generate(fields=ALL_TYPES, count=300, seed=7)
 
     assert first.payload.after == {
         "index": 0,
@@ -108,7 +108,7 @@ async def test_other_seeds_and_other_numbers_give_other_records() -> None:
     seen = [
         record.payload["value"]
         for seed in range(3)
-        for record in await generated(fields={"value": "int"}, seed=seed, count=1000)
+        for record in await generate(fields={"value": "int"}, seed=seed, count=1000)
     ]
 
     assert len(set(seen)) > 2990
@@ -117,7 +117,7 @@ async def test_other_seeds_and_other_numbers_give_other_records() -> None:
 
 
 async def test_the_default_fields_are_good_for_a_demonstration() -> None:
-    [record] = await generated(count=1)
+    [record] = await generate(count=1)
 
     assert isinstance(record.payload.after, dict)
     assert {name: type(value) for name, value in record.payload.after.items()} == {
@@ -132,8 +132,8 @@ async def test_the_default_fields_are_good_for_a_demonstration() -> None:
 
 async def test_raw_payloads_are_the_structured_ones_as_json() -> None:
     fields = {"id": "index", "at": "time", "for": "duration"}
-    [structured] = await generated(count=1, fields=fields)
-    [raw] = await generated(count=1, fields=fields, format="raw")
+    [structured] = await generate(count=1, fields=fields)
+    [raw] = await generate(count=1, fields=fields, format="raw")
 
     assert isinstance(raw.payload.after, bytes)
     assert json.loads(raw.payload.after)["at"] == "2020-01-01T00:00:00Z"
@@ -143,18 +143,18 @@ async def test_raw_payloads_are_the_structured_ones_as_json() -> None:
 async def test_a_file_can_be_the_payload(tmp_path: Path) -> None:
     (tmp_path / "sample").write_bytes(b"\x00content")
 
-    records = await generated(count=3, format="file", path=tmp_path / "sample")
+    records = await generate(count=3, format="file", path=tmp_path / "sample")
 
     assert [record.payload.after for record in records] == [b"\x00content"] * 3
 
 
 async def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match=f"cannot read {tmp_path / 'sample'}: No such file or directory"):
-        await generated(format="file", path=tmp_path / "sample")
+        await generate(format="file", path=tmp_path / "sample")
 
 
 async def test_operations_have_the_payloads_that_belong_to_them() -> None:
-    records = await generated(count=200, operations=["create", "update", "delete"])
+    records = await generate(count=200, operations=["create", "update", "delete"])
 
     seen = {
         (record.operation, record.payload.before is not None, record.payload.after is not None) for record in records
@@ -168,7 +168,7 @@ async def test_operations_have_the_payloads_that_belong_to_them() -> None:
 
 
 async def test_a_read_gives_as_many_records_as_are_asked_for_without_making_them() -> None:
-    async with opened(operations=["create"], fields={"id": "index"}) as source:
+    async with open_source(operations=["create"], fields={"id": "index"}) as source:
         await source.read(10)
         reading = await source.read(700)
 
@@ -178,35 +178,35 @@ async def test_a_read_gives_as_many_records_as_are_asked_for_without_making_them
 
 
 async def test_collections_take_turns() -> None:
-    records = await generated(count=3, collections=["users", "orders"])
+    records = await generate(count=3, collections=["users", "orders"])
 
     assert [record.metadata for record in records] == [
         {"opencdc.collection": "users"},
         {"opencdc.collection": "orders"},
         {"opencdc.collection": "users"},
     ]
-    assert (await generated(count=1))[0].metadata == {}
+    assert (await generate(count=1))[0].metadata == {}
 
 
 async def test_times_begin_at_the_start_and_advance_with_the_rate(autojump_clock: MockClock) -> None:
     start = datetime(2026, 11, 16, tzinfo=UTC)
-    slow = await generated(count=3, fields={"at": "time"}, rate=0.5, start=start)
-    fast = await generated(count=3, fields={"at": "time"}, start=start)
+    slow = await generate(count=3, fields={"at": "time"}, rate=0.5, start=start)
+    fast = await generate(count=3, fields={"at": "time"}, start=start)
 
     assert [record.payload["at"] - start for record in slow] == [timedelta(seconds=2 * number) for number in range(3)]
     assert [record.payload["at"] - start for record in fast] == [timedelta(milliseconds=number) for number in range(3)]
 
 
 async def test_records_come_at_the_rate(autojump_clock: MockClock) -> None:
-    async with opened(rate=4, count=5) as source:
-        times = [moment for moment, count in await paced(source) for _ in range(count)]
+    async with open_source(rate=4, count=5) as source:
+        times = [moment for moment, count in await read_with_times(source) for _ in range(count)]
 
     assert times == [0, 0.25, 0.5, 0.75, 1.0]
 
 
 async def test_at_a_high_rate_several_records_come_together(autojump_clock: MockClock) -> None:
-    async with opened(rate=50_000, count=50_000) as source:
-        sizes = [count for _, count in await paced(source)]
+    async with open_source(rate=50_000, count=50_000) as source:
+        sizes = [count for _, count in await read_with_times(source)]
 
     assert sum(sizes) == 50_000
     assert len(sizes) < 1500
@@ -214,7 +214,7 @@ async def test_at_a_high_rate_several_records_come_together(autojump_clock: Mock
 
 
 async def test_of_the_time_lost_to_back_pressure_a_second_is_made_up_for(autojump_clock: MockClock) -> None:
-    async with opened(rate=10) as source:
+    async with open_source(rate=10) as source:
         await source.read(100)
         await trio.sleep(60)
         late = len(await source.read(100))
@@ -226,14 +226,14 @@ async def test_of_the_time_lost_to_back_pressure_a_second_is_made_up_for(autojum
 
 
 async def test_bursts_and_pauses_take_turns(autojump_clock: MockClock) -> None:
-    async with opened(rate=2, count=10, burst={"generate_seconds": 2, "sleep_seconds": 10}) as source:
-        times = [moment for moment, count in await paced(source) for _ in range(count)]
+    async with open_source(rate=2, count=10, burst={"generate_seconds": 2, "sleep_seconds": 10}) as source:
+        times = [moment for moment, count in await read_with_times(source) for _ in range(count)]
 
     assert times == [0, 0.5, 1, 1.5, 12, 12.5, 13, 13.5, 24, 24.5]
 
 
 async def test_a_burst_without_a_rate_gives_as_much_as_is_taken(autojump_clock: MockClock) -> None:
-    async with opened(burst={"generate_seconds": 1, "sleep_seconds": 5}) as source:
+    async with open_source(burst={"generate_seconds": 1, "sleep_seconds": 5}) as source:
         for _ in range(10):
             assert len(await source.read(256)) == 256
         assert trio.current_time() == 0
@@ -243,7 +243,7 @@ async def test_a_burst_without_a_rate_gives_as_much_as_is_taken(autojump_clock: 
 
 
 async def test_a_read_that_is_cancelled_loses_nothing(autojump_clock: MockClock) -> None:
-    async with opened(rate=1) as source:
+    async with open_source(rate=1) as source:
         [first] = await source.read(1)
         with trio.move_on_after(0.5):
             await source.read(1)
@@ -253,7 +253,7 @@ async def test_a_read_that_is_cancelled_loses_nothing(autojump_clock: MockClock)
     assert trio.current_time() == 1
 
 
-def test_mistakes_in_options_are_named(tmp_path: Path) -> None:
+def test_problems_in_options_are_named(tmp_path: Path) -> None:
     problems = generator.Source(rate=-1, fields={"a": "text"}, operations=[], burst={"sleep": 1}).problems
     together = generator.Source(format="file").problems + generator.Source(path=tmp_path).problems
 
@@ -269,7 +269,7 @@ def test_mistakes_in_options_are_named(tmp_path: Path) -> None:
 
 async def test_a_position_of_another_connector_is_an_error() -> None:
     with pytest.raises(FatalError, match="b'file:1:2:3' is not a position of the generator source"):
-        await generated(b"file:1:2:3")
+        await generate(b"file:1:2:3")
 
 
 async def test_each_collection_has_a_shape_of_its_own(tmp_path: Path) -> None:
@@ -280,8 +280,8 @@ async def test_each_collection_has_a_shape_of_its_own(tmp_path: Path) -> None:
         "files": {"format": "file", "path": tmp_path / "picture"},
     }
     options: dict[str, Any] = dict(fields={"n": "index"}, collections=["", *shapes], shapes=shapes, count=600)
-    made = await generated(**options)
-    later = await generated(made[299].position, **options)
+    made = await generate(**options)
+    later = await generate(made[299].position, **options)
 
     assert [record.metadata.get("opencdc.collection") for record in made[:5]] == [
         None,
@@ -316,7 +316,7 @@ async def test_the_parts_of_a_generator_are_the_whole(size: int) -> None:
             await part.open_part(await splitting.split(size))
             found += await read_all(part, 7)
 
-    assert found == await generated(b"generator:1:9", count=300, seed=5)
+    assert found == await generate(b"generator:1:9", count=300, seed=5)
 
 
 @pytest.mark.parametrize(("options", "can"), [({"count": 3}, True), ({}, False), ({"count": 3, "rate": 1}, False)])

@@ -296,7 +296,7 @@ class TestColumns:
         ({"columns": {"n": "long"}, "partition_by": ["day(x)"]}, "no column and no transform"),
     ],
 )
-def test_what_is_missing_or_wrong_is_told(tmp_path: Path, options: dict[str, Any], why: str) -> None:
+def test_what_is_missing_or_wrong_is_reported(tmp_path: Path, options: dict[str, Any], why: str) -> None:
     with pytest.raises(FatalError, match=why):
         opened(tmp_path, **options)
 

@@ -110,7 +110,7 @@ def test_upserts_and_the_source_see_the_same_table(rest_catalog: dict[str, str],
         ({"warehouse": "s3://nowhere"}, FatalError, "there is no Iceberg table"),
     ],
 )
-def test_what_is_wrong_with_a_catalog_is_told(
+def test_what_is_wrong_with_a_catalog_is_reported(
     rest_catalog: dict[str, str], change: dict[str, str], error: type[FatalError | TransientError], why: str
 ) -> None:
     with pytest.raises(error, match=why) as caught:

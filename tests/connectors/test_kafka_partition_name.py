@@ -3,10 +3,10 @@
 from itertools import pairwise
 from typing import Any
 
-from conduit_connectors import kafka
 from conduit_connectors.kafka.connection import ClientErrors
 from conduit_connectors.kafka.partition_name import find_runs, name_of, offset_of
 from conduit_connectors.kafka.partition_reader import PartitionReader
+from conduit_connectors.kafka.source_options import SourceOptions
 from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,10 +35,10 @@ def test_every_message_has_its_step(drawn: list[tuple[str, int, int]]) -> None:
 def test_large_messages_fill_the_buffer_by_their_bytes() -> None:
     """By their number alone, 4000 messages of a megabyte would wait in memory. No broker is needed: none is asked."""
     make: Any = Message
-    options = kafka.Source(servers="127.0.0.1:9", topics=["t"]).options
+    options = SourceOptions(servers="127.0.0.1:9", topics=["t"])
     errors = ClientErrors(options, None)
     settings = {**options.settings(), **errors.settings(), "group.id": "g"}
-    reader = PartitionReader(settings, errors, position={}, start="earliest", group=False, revoke_seconds=1)
+    reader = PartitionReader(settings, errors, options, {})
     reader._next_offsets = {"t:0": 0, "u:0": 0}
     room = [reader._has_room()]
     large = [make(topic="tu"[number % 2], partition=0, offset=number, value=bytes(2**20)) for number in range(20)]

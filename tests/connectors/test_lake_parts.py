@@ -1,14 +1,14 @@
 """Files of a Delta or an Iceberg table that tasks stage: the invariants of decision 59, with the commits of a lake."""
 
 import os
+import random
 import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,111 +20,23 @@ from conduit_connectors.delta.destination import StagedCommit
 from conduit_connectors.iceberg.commits import TableIntent
 from conduit_connectors.lake_parts import LakeDestination
 from deltalake import DeltaTable
-from lake_tables import catalog_of, iceberg_rows, iceberg_table
+from lake_tables import iceberg_table
 from pyiceberg.catalog import load_catalog
 from s3_server import ACCESS_KEY, SECRET_KEY, BucketFolder
+from staged_lakes import COLUMNS, DeltaLake, IcebergLake, Lake, attempt, commit, data_files, driver, hidden, n, parts
+from staged_lives import live_and_die
 
 from conduit_py.record import Record
 from conduit_py.sdk import PartId, PieceRefused, StageCleared, TransientError
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
-COLUMNS = {"n": "long", "name": "string"}
 WEEK = 7 * 24 * 3600
-
-
-class Lake(Protocol):
-    """A table, and what a reader and an operator see of it."""
-
-    folder: Path
-
-    def declare(self, **options: Any) -> LakeDestination[Any]: ...
-
-    def numbers(self) -> list[int]: ...
-
-    def commits(self) -> int: ...
-
-
-class DeltaLake:
-    """A Delta table in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "t"
-
-    def declare(self, **options: Any) -> delta.Destination:
-        return delta.Destination(**{"path": str(self.folder), "columns": COLUMNS, **options})
-
-    def numbers(self) -> list[int]:
-        rows: list[int] = DeltaTable(self.folder).to_pyarrow_table()["n"].to_pylist()
-        return sorted(rows)
-
-    def commits(self) -> int:
-        return DeltaTable(self.folder).version()
-
-
-class IcebergLake:
-    """An Iceberg table in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._catalog = catalog_of(folder)
-
-    def declare(self, **options: Any) -> iceberg.Destination:
-        return iceberg.Destination(**{"table": "db.t", "catalog": self._catalog, "columns": COLUMNS, **options})
-
-    def numbers(self) -> list[int]:
-        return [row["n"] for row in iceberg_rows(self.folder)]
-
-    def commits(self) -> int:
-        return len(iceberg_table(self.folder).metadata.snapshots)
 
 
 @pytest.fixture(params=[DeltaLake, IcebergLake])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     made: Lake = request.param(tmp_path)
     return made
-
-
-def driver(lake: Lake, fence: int | None = None, intents: Sequence[bytes] = (), **options: Any) -> LakeDestination[Any]:
-    made = lake.declare(**options).fresh()
-    made.open()
-    if fence is not None:
-        made.begin("p", fence, intents)
-    return made
-
-
-def attempt(declared: LakeDestination[Any], grant: bytes, number: int, *rows: Any) -> bytes:
-    """One attempt of a task at a part, with what it returns to the driver."""
-    task = declared.fresh()
-    try:
-        task.open_part(grant, PartId(0, number))
-        assert not task.prepare(batch_of(*rows))
-        return task.prepared()
-    finally:
-        task.discard_part()
-
-
-def commit(live: LakeDestination[Any]) -> bytes:
-    intent = live.stage()
-    assert isinstance(intent, bytes)
-    live.apply(intent)
-    return intent
-
-
-def n(*numbers: int) -> list[dict[str, Any]]:
-    return [{"n": number, "name": f"order {number}"} for number in numbers]
-
-
-def hidden(lake: Lake) -> list[Path]:
-    return [path for path in lake.folder.rglob("_conduit/*/*") if path.is_file()]
-
-
-def parts(lake: Lake) -> list[Path]:
-    """What tasks have staged, without what lets them do so."""
-    return [path for path in hidden(lake) if not path.name.endswith(".grant.parquet")]
-
-
-def data_files(lake: Lake) -> list[Path]:
-    return [path for path in lake.folder.rglob("*.parquet") if "_conduit" not in path.parts]
 
 
 def test_m1_only_what_a_committed_intent_names_is_visible_and_once(lake: Lake) -> None:
@@ -283,6 +195,22 @@ def test_m7_a_task_refuses_what_one_machine_refuses(lake: Lake) -> None:
     assert lake.numbers() == [1, 1, 3, 3]
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("partition_by", [[], ["n"]])
+def test_m1_to_m5_hold_for_any_sequence_of_attempts_commits_and_deaths(
+    lake: Lake, partition_by: list[str], seed: int
+) -> None:
+    committed = live_and_die(
+        random.Random(seed),
+        lambda fence, intents: driver(lake, fence, intents, partition_by=partition_by),
+        lake.numbers,
+        lambda: lake.declare().clear_staged(-3600, None),
+    )
+
+    assert lake.numbers() == committed
+    assert hidden(lake) == []
+
+
 def test_a_task_that_fails_leaves_no_file(lake: Lake) -> None:
     live = driver(lake, 1, rows_max=1)
     task = live.fresh()
@@ -386,7 +314,8 @@ def test_a_command_creates_no_table(lake: Lake) -> None:
     ("lake", "options", "reason"),
     [
         (DeltaLake, {}, None),
-        (DeltaLake, {"partition_by": ["n"]}, "divide the rows into partitions"),
+        (DeltaLake, {"partition_by": ["n"]}, None),
+        (DeltaLake, {"columns": {"n": "double"}, "partition_by": ["n"]}, "the driver has to divide the rows by n"),
         (DeltaLake, {"on_new_field": "add"}, "records may change its columns"),
         (IcebergLake, {"partition_by": ["n"]}, None),
         (IcebergLake, {"mode": "upsert"}, "the last row of a key"),
@@ -426,18 +355,6 @@ def test_rules_of_a_delta_table_hold_for_rows_of_tasks(tmp_path: Path) -> None:
         commit(live)
     live.teardown()
     assert lake.numbers() == [1, 2]
-
-
-def test_a_delta_table_with_partitions_is_written_from_the_files_of_tasks(tmp_path: Path) -> None:
-    lake = DeltaLake(tmp_path)
-    driver(lake, partition_by=["name"]).teardown()
-    live = driver(lake, 1)
-    live.take([attempt(live, live.grant(), 0, *n(1, 2))])
-    commit(live)
-    live.teardown()
-
-    assert (lake.numbers(), hidden(lake)) == ([1, 2], [])
-    assert DeltaTable(lake.folder).metadata().partition_columns == ["name"]
 
 
 def test_partitions_of_an_iceberg_table_are_written_by_tasks(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ class TestVersions:
 class TestDeltaChanges:
     """What cannot be read exactly is refused."""
 
-    def test_of_a_table_that_keeps_them_are_told(self, tmp_path: Path) -> None:
+    def test_of_a_table_that_keeps_them_are_reported(self, tmp_path: Path) -> None:
         delta_rows(tmp_path, 1, 2, 3, configuration={"delta.enableChangeDataFeed": "true"})
         source = delta.Source(path=str(tmp_path), key=["n"])
         [*_, last] = read_until_end(source)
@@ -141,14 +141,14 @@ class TestDeltaChanges:
         write_deltalake(tmp_path, pa.table({"n": [7], "day": ["a"]}), mode="overwrite")
         changes = read_until_end(source, last.position, n=1)
 
-        told = [(change.operation, change.payload.before, change.payload.after) for change in changes]
-        assert told[:3] == [
+        changed = [(change.operation, change.payload.before, change.payload.after) for change in changes]
+        assert changed[:3] == [
             (Operation.UPDATE, None, {"n": 10, "day": "a"}),
             (Operation.DELETE, {"n": 2, "day": "b c%"}, None),
             (Operation.CREATE, None, {"n": 4, "day": "b c%"}),
         ]
-        gone = sorted(before["n"] for _, before, _ in told[3:] if isinstance(before, dict))
-        assert (gone, told[-1][2]) == ([3, 4, 10], {"n": 7, "day": "a"})
+        gone = sorted(before["n"] for _, before, _ in changed[3:] if isinstance(before, dict))
+        assert (gone, changed[-1][2]) == ([3, 4, 10], {"n": 7, "day": "a"})
         for place, change in enumerate(changes):
             again = read_until_end(source, change.position, n=3)
             assert [each.position for each in again] == [each.position for each in changes[place + 1 :]]

@@ -87,7 +87,7 @@ def test_a_block_has_about_as_many_lines_as_are_wanted() -> None:
 
 
 @given(contents, cuts, st.integers(1, 6))
-def test_long_lines_are_told_with_their_size_and_the_others_are_whole(
+def test_long_lines_are_reported_with_their_size_and_the_others_are_whole(
     content: bytes, sizes: list[int], size_max: int
 ) -> None:
     buffer = LineBuffer(0, size_max)

@@ -121,5 +121,13 @@ def test_each_record_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None
     ]
 
 
+def test_at_a_level_that_is_off_nothing_is_encoded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "conduit_py.log")
+    batch = batch_of([Record.of({"n": float("nan")})])
+
+    assert log.Destination(level="info").write(batch) == {}
+    assert list(log.Destination(level="warning").write(batch)) == [0]
+
+
 def test_levels_are_those_of_logging() -> None:
     assert [problem.path for problem in log.Destination(level="loud").problems] == ["level"]  # type: ignore[arg-type]

@@ -141,7 +141,7 @@ def test_upsert_needs_an_index_over_the_key(mariadb: str, opened: Any, shape: st
         opened(mode="upsert", key=["id"]).write(batch_of({"id": 1, "v": 1}))
 
 
-def test_keys_of_tables_that_it_creates_are_told_apart_exactly(mariadb: str, opened: Any) -> None:
+def test_keys_of_tables_that_it_creates_are_distinguished_exactly(mariadb: str, opened: Any) -> None:
     keys: list[Any] = ["a", "A", "a ", "ä", "😀", "x" * 300]
     destination = opened(mode="upsert", key=["id"])
     assert destination.write(batch_of(*({"id": key, "n": 1} for key in keys))) == {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 from conduit_connectors import mysql as connector
-from mariadb_changes import database_of, opened, replica_of, run_sql, run_transaction
+from mariadb_changes import database_of, open_reader, replica_of, run_sql, run_transaction
 from postgres_changes import PATIENCE_SECONDS
 
 from conduit_py.sdk import FatalError, Operation, TransientError
@@ -50,7 +50,7 @@ def source_of(url: str, **options: Any) -> connector.Source:
 async def refusal_of(source: connector.Source, position: bytes | None = None) -> FatalError:
     """Open and read until it is refused."""
     with pytest.raises(FatalError) as refused:
-        async with opened(source, position) as reader:
+        async with open_reader(source, position) as reader:
             await reader.take(1)
     assert refused.value.suggestion
     return refused.value
@@ -81,7 +81,7 @@ async def test_a_server_that_does_not_log_all_of_a_row(own: str, setting: str, v
 
 
 async def test_rows_that_were_logged_without_the_names_of_their_columns(own: str) -> None:
-    async with opened(source_of(own)) as reader:
+    async with open_reader(source_of(own)) as reader:
         start = reader.source.start_position()
     run_sql(own, "SET GLOBAL binlog_row_metadata = MINIMAL", "INSERT INTO t VALUES (1)")
     run_sql(own, "SET GLOBAL binlog_row_metadata = FULL")
@@ -94,13 +94,13 @@ async def test_rows_that_were_logged_without_the_names_of_their_columns(own: str
 
 async def test_a_server_without_a_log_and_one_that_came_back(own_server: OwnServer, own: str) -> None:
     run_sql(own, "INSERT INTO t VALUES (1)")
-    async with opened(source_of(own)) as reader:
+    async with open_reader(source_of(own)) as reader:
         start = reader.source.start_position()
     own_server.restart("--skip-log-bin")
 
     refused = await refusal_of(source_of(own), start)
     own_server.restart()
-    async with opened(source_of(own), start) as reader:
+    async with open_reader(source_of(own), start) as reader:
         run_sql(own, "INSERT INTO t VALUES (2)")
         [record] = await reader.take(1)
 
@@ -110,7 +110,7 @@ async def test_a_server_without_a_log_and_one_that_came_back(own_server: OwnServ
 
 
 async def test_a_position_that_the_server_has_purged(own: str) -> None:
-    async with opened(source_of(own)) as reader:
+    async with open_reader(source_of(own)) as reader:
         start = reader.source.start_position()
     run_sql(own, "INSERT INTO t VALUES (1)", "FLUSH BINARY LOGS", "INSERT INTO t VALUES (2)", "FLUSH BINARY LOGS")
     purge(own)
@@ -123,12 +123,12 @@ async def test_a_position_that_the_server_has_purged(own: str) -> None:
 
 async def test_a_position_at_the_end_of_a_log_that_was_purged_since_goes_on(own: str) -> None:
     run_sql(own, "INSERT INTO t VALUES (1)")
-    async with opened(source_of(own)) as reader:
+    async with open_reader(source_of(own)) as reader:
         start = reader.source.start_position()
     run_sql(own, "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
     purge(own)
 
-    async with opened(source_of(own, snapshot="initial", tables=["t"]), start) as reader:
+    async with open_reader(source_of(own, snapshot="initial", tables=["t"]), start) as reader:
         run_sql(own, "INSERT INTO t VALUES (2)")
         [record] = await reader.take(1)
 
@@ -137,7 +137,7 @@ async def test_a_position_at_the_end_of_a_log_that_was_purged_since_goes_on(own:
 
 async def test_another_server_unless_it_has_the_same_log(mariadb: str, own: str) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", *["INSERT INTO t VALUES (1)", "DELETE FROM t"] * 30)
-    async with opened(source_of(mariadb)) as reader:
+    async with open_reader(source_of(mariadb)) as reader:
         elsewhere = reader.source.start_position()
 
     refused = await refusal_of(source_of(own), elsewhere)
@@ -150,7 +150,7 @@ async def test_another_server_unless_it_has_the_same_log(mariadb: str, own: str)
 
 async def test_a_server_that_was_restored_from_an_older_copy(own: str) -> None:
     run_sql(own, "INSERT INTO t VALUES (1)")
-    async with opened(source_of(own)) as reader:
+    async with open_reader(source_of(own)) as reader:
         run_sql(own, "INSERT INTO t VALUES (2)")
         [record] = await reader.take(1)
 
@@ -160,7 +160,7 @@ async def test_a_server_that_was_restored_from_an_older_copy(own: str) -> None:
 
 
 async def test_a_position_inside_of_a_transaction_that_is_another_one_now(own: str) -> None:
-    async with opened(source_of(own)) as reader:
+    async with open_reader(source_of(own)) as reader:
         run_transaction(own, "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
         [first, _] = await reader.take(2)
     wrong = first.position.replace(b'"transaction":"0-1-', b'"transaction":"0-1-99')
@@ -204,13 +204,13 @@ async def test_a_rotated_password_ends_no_connection_and_loses_no_change(own: st
     run_sql(own, "CREATE USER turned IDENTIFIED BY 'first'", *rights)
     old, new = (source_of(own.replace("tester@", f"turned:{password}@")) for password in ("first", "second"))
 
-    async with opened(old) as reader:
+    async with open_reader(old) as reader:
         run_sql(own, "INSERT INTO t VALUES (1)")
         [first] = await reader.take(1)
         run_sql(own, "ALTER USER turned IDENTIFIED BY 'second'", "INSERT INTO t VALUES (2)")
         [second] = await reader.take(1)
     refused = await refusal_of(old, first.position)
-    async with opened(new, first.position) as reader:
+    async with open_reader(new, first.position) as reader:
         [again] = await reader.take(1)
     run_sql(own, "DROP USER turned")
 
@@ -220,12 +220,12 @@ async def test_a_rotated_password_ends_no_connection_and_loses_no_change(own: st
 
 async def test_a_server_that_is_not_there_is_transient() -> None:
     with pytest.raises(TransientError, match="cannot connect to MariaDB"):
-        async with opened(connector.Source(url="mysql://x:geheim@127.0.0.1:1/y", server_id=1)):
+        async with open_reader(connector.Source(url="mysql://x:geheim@127.0.0.1:1/y", server_id=1)):
             pass
 
 
 async def test_a_second_source_with_the_same_number_ends_the_first(own: str) -> None:
-    async with opened(source_of(own)) as first, opened(source_of(own)) as second:
+    async with open_reader(source_of(own)) as first, open_reader(source_of(own)) as second:
         run_sql(own, "INSERT INTO t VALUES (1)")
         [record] = await second.take(1)
         with pytest.raises(FatalError, match="another replica has the same number") as refused:
@@ -254,7 +254,7 @@ async def test_a_second_source_with_the_same_number_ends_the_first(own: str) -> 
 async def test_changes_that_the_log_does_not_have_as_rows(
     own: str, statements: list[str], reason: str, advice: str
 ) -> None:
-    async with opened(source_of(own)) as reader:
+    async with open_reader(source_of(own)) as reader:
         run_sql(own, *statements)
         with pytest.raises(FatalError, match=reason) as refused:
             await reader.take(2)
@@ -264,10 +264,10 @@ async def test_changes_that_the_log_does_not_have_as_rows(
 
 async def test_unlogged_changes_are_ignored_on_request_and_tables_may_be_swapped(own: str) -> None:
     run_sql(own, "ALTER TABLE t PARTITION BY HASH (id) PARTITIONS 2", "CREATE TABLE u LIKE t")
-    async with opened(source_of(own, unlogged_changes="ignore")) as reader:
+    async with open_reader(source_of(own, unlogged_changes="ignore")) as reader:
         run_sql(own, "ALTER TABLE t TRUNCATE PARTITION p0", "INSERT INTO t VALUES (1)")
         ignored = await reader.take(1)
-    async with opened(source_of(own), ignored[-1].position) as reader:
+    async with open_reader(source_of(own), ignored[-1].position) as reader:
         run_sql(own, "RENAME TABLE t TO old, u TO t", "INSERT INTO old VALUES (2)", "INSERT INTO t VALUES (3)")
         swapped = await reader.take(1)
 
@@ -287,14 +287,14 @@ async def test_a_position_of_another_source(own: str) -> None:
 async def test_the_position_moves_on_if_only_other_tables_change_and_a_restart_accepts_it(own: str) -> None:
     run_sql(own, "CREATE TABLE other (id int PRIMARY KEY)")
     source = source_of(own, heartbeat_seconds=0.05)
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         start = reader.source.start_position()
         run_sql(own, "INSERT INTO other VALUES (1)")
         progress = await reader.progress_after(start)
         with trio.move_on_after(0.3):
             # Nothing new, no progress.
             assert (await reader.source.read(1)).records
-    async with opened(source, progress) as reader:
+    async with open_reader(source, progress) as reader:
         run_sql(own, "INSERT INTO t VALUES (1)")
         [record] = await reader.take(1)
 
@@ -303,7 +303,7 @@ async def test_the_position_moves_on_if_only_other_tables_change_and_a_restart_a
 
 
 async def test_lag_is_what_the_log_has_after_the_stream(own: str) -> None:
-    async with opened(source_of(own)) as reader:
+    async with open_reader(source_of(own)) as reader:
         run_sql(own, "INSERT INTO t VALUES (1)")
         await reader.take(1)
         before = await reader.source.lag()

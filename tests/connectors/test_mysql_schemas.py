@@ -2,7 +2,7 @@
 
 import trio
 from conduit_connectors import mysql as connector
-from mariadb_changes import database_of, opened, replica_of, run_sql
+from mariadb_changes import database_of, open_reader, replica_of, run_sql
 from postgres_changes import PATIENCE_SECONDS
 
 from conduit_py.sdk import Operation, Reading, SchemaField, metadata
@@ -46,7 +46,7 @@ FIELDS = (
 async def test_a_schema_is_announced_once_for_rows_and_changes_until_the_table_changes(mariadb: str) -> None:
     run_sql(mariadb, f"CREATE TABLE t ({COLUMNS})", "INSERT INTO t (id, price) VALUES (1, 1.5)")
     source = connector.Source(url=mariadb, server_id=replica_of(mariadb), tables=["t"])
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         readings = [await read_one(reader.source)]
         run_sql(
             mariadb,

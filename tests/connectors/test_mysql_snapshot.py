@@ -13,7 +13,7 @@ from conduit_connectors.mysql.log_cursor import LogPlace
 from conduit_connectors.mysql.position import BinlogPosition, GtidState, UnreadTable
 from conduit_connectors.mysql.session import DatabaseStatements
 from conduit_connectors.mysql.snapshot import ChunkedSnapshot, is_condition
-from mariadb_changes import database_of, opened, replica_of, run_sql
+from mariadb_changes import database_of, open_reader, replica_of, run_sql
 from postgres_changes import PATIENCE_SECONDS
 
 from conduit_py.sdk import FatalError, Operation, Record, SnapshotRefused, SnapshotRequest
@@ -49,7 +49,7 @@ def apply(table: dict[Any, Any], records: list[Record]) -> None:
 async def test_changes_before_a_chunk_are_given_before_it_and_the_chunk_has_their_state(mariadb: str) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT seq, 'old' FROM seq_1_to_3")
 
-    async with opened(source_of(mariadb, "t")) as reader:
+    async with open_reader(source_of(mariadb, "t")) as reader:
         # After the start was found, and before the first chunk is selected.
         run_sql(mariadb, "UPDATE t SET v = 'new' WHERE id = 2", "DELETE FROM t WHERE id = 3")
         records = await reader.take(4)
@@ -67,7 +67,7 @@ async def test_changes_after_a_chunk_are_given_after_its_rows(mariadb: str) -> N
     """The chunk is selected, then rows change, and only then the stream comes to the place of the chunk."""
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old'), (2, 'old')")
 
-    async with opened(source_of(mariadb, "t")) as reader:
+    async with open_reader(source_of(mariadb, "t")) as reader:
         run_sql(mariadb, "UPDATE t SET v = 'before' WHERE id = 1")
         log = reader.source._log
         while log.cursor.place is None:
@@ -98,10 +98,10 @@ async def test_several_tables_are_read_in_chunks_and_resumed_at_any_row(mariadb:
     )
     source = source_of(mariadb, "C d", "a", "b", chunk_size=2)
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         whole = await reader.take(9)
     for index in range(8):
-        async with opened(source, whole[index].position) as reader:
+        async with open_reader(source, whole[index].position) as reader:
             assert await reader.take(8 - index) == whole[index + 1 :]
 
     assert {record.operation for record in whole} == {Operation.SNAPSHOT}
@@ -115,7 +115,7 @@ async def test_several_tables_are_read_in_chunks_and_resumed_at_any_row(mariadb:
 async def test_a_column_that_comes_during_the_snapshot_is_in_the_rows_that_follow(mariadb: str) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_4")
 
-    async with opened(source_of(mariadb, "t", chunk_size=2)) as reader:
+    async with open_reader(source_of(mariadb, "t", chunk_size=2)) as reader:
         records = await reader.take(2)
         run_sql(mariadb, "ALTER TABLE t ADD v int DEFAULT 7")
         records += await reader.take(2)
@@ -137,7 +137,7 @@ async def test_a_table_that_cannot_be_read_in_chunks_is_refused_before_anything_
     run_sql(mariadb, f"CREATE TABLE log {shape}")
 
     with pytest.raises(FatalError, match=reason) as refused:
-        async with opened(source_of(mariadb, "log")):
+        async with open_reader(source_of(mariadb, "log")):
             pass
 
     assert 'snapshot="never"' in str(refused.value.suggestion)
@@ -147,13 +147,13 @@ async def test_a_table_that_goes_before_it_was_read_is_refused_and_never_skipped
     run_sql(mariadb, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
     run_sql(mariadb, "INSERT INTO a SELECT seq FROM seq_1_to_3", "INSERT INTO b VALUES (1)")
     source = source_of(mariadb, "a", "b", chunk_size=1)
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         [first] = await reader.take(1)
 
     with pytest.raises(FatalError, match="was not read to its end, and is not in `tables`") as refused:
-        async with opened(source_of(mariadb, "a"), first.position):
+        async with open_reader(source_of(mariadb, "a"), first.position):
             pass
-    async with opened(source_of(mariadb, "a", snapshot="never"), first.position) as reader:
+    async with open_reader(source_of(mariadb, "a", snapshot="never"), first.position) as reader:
         run_sql(mariadb, "INSERT INTO a VALUES (9)")
         [next_one] = await reader.take(1)
 
@@ -177,7 +177,7 @@ async def test_rows_and_changes_together_are_the_table_under_load(mariadb: str) 
             for writer in range(3):
                 nursery.start_soon(change_every_row, mariadb, writer)
             while not is_done():
-                async with opened(source, position) as reader:
+                async with open_reader(source, position) as reader:
                     position = position or reader.source.start_position()
                     for _ in range(rng.randrange(1, 100)):
                         if not is_done():
@@ -185,7 +185,7 @@ async def test_rows_and_changes_together_are_the_table_under_load(mariadb: str) 
                             apply(table, list(reading.records))
                             position = reading.position or reading.records[-1].position
     run_sql(mariadb, "INSERT INTO t VALUES (-2, -2)")
-    async with opened(source, position) as reader:
+    async with open_reader(source, position) as reader:
         while (-2,) not in table:
             apply(table, await reader.take(1))
 
@@ -256,7 +256,7 @@ async def test_a_snapshot_ends_under_load_although_its_table_grows_as_fast_as_it
     with trio.fail_after(PATIENCE_SECONDS):
         while position is None or BinlogPosition.decode(position).snapshot:
             # Opened again, as after a crash: the end is a part of the position.
-            async with opened(source, position) as reader:
+            async with open_reader(source, position) as reader:
                 chunk: list[Any] = []
                 # On a quick machine the stream comes first, each time with the rows that were new.
                 while not chunk and (position is None or BinlogPosition.decode(position).snapshot):
@@ -283,7 +283,7 @@ async def test_a_table_is_read_again_on_request_and_the_request_survives_a_crash
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t SELECT seq, seq FROM seq_1_to_4")
     source = source_of(mariadb, "t", snapshot="never", chunk_size=1, heartbeat_seconds=1e6)
 
-    async with opened(source) as reader, trio.open_nursery() as nursery:
+    async with open_reader(source) as reader, trio.open_nursery() as nursery:
         readings: list[Any] = []
 
         async def read() -> None:
@@ -294,7 +294,7 @@ async def test_a_table_is_read_again_on_request_and_the_request_survives_a_crash
         await reader.source.request_snapshot(SnapshotRequest("t", where="v % 2 = 0 OR v LIKE '%9'"))
         await reader.source.request_snapshot(SnapshotRequest("t", where="v % 2 = 0 OR v LIKE '%9'"))
     [reading] = readings
-    async with opened(source, reading.position) as reader:
+    async with open_reader(source, reading.position) as reader:
         rows = await reader.take(2)
         assert await reader.take_until_quiet(0.2) == []
 
@@ -307,7 +307,7 @@ async def test_a_request_that_waits_already_gives_no_empty_reading(mariadb: str)
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     source = connector.Source(url=mariadb, server_id=replica_of(mariadb), tables=["t"], snapshot="never")
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         await reader.source.request_snapshot(SnapshotRequest("t"))
         announced = await reader.source.read(10)
         await reader.source.request_snapshot(SnapshotRequest("t"))
@@ -320,12 +320,12 @@ async def test_a_request_that_waits_already_gives_no_empty_reading(mariadb: str)
 async def test_a_request_is_in_the_positions_of_records_that_were_read_before(mariadb: str) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     source = source_of(mariadb, "t", snapshot="never")
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(mariadb, "INSERT INTO t SELECT seq FROM seq_2_to_4")
         [first] = await reader.take(1, n=1)
         await reader.source.request_snapshot(SnapshotRequest("t"))
         reading = await reader.source.read(1)
-    async with opened(source, reading.records[0].position) as reader:
+    async with open_reader(source, reading.records[0].position) as reader:
         rest = await reader.take(5)
 
     assert BinlogPosition.decode(first.position).snapshot == ()
@@ -350,7 +350,7 @@ async def test_a_request_that_cannot_be_read_is_refused_and_the_source_goes_on(
 ) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE keyless (v int)")
     run_sql(mariadb, "CREATE TABLE other (id int PRIMARY KEY)")
-    async with opened(source_of(mariadb, "t", "keyless", snapshot="never")) as reader:
+    async with open_reader(source_of(mariadb, "t", "keyless", snapshot="never")) as reader:
         with pytest.raises(SnapshotRefused, match=reason) as refused:
             await reader.source.request_snapshot(SnapshotRequest(collection, where))
         run_sql(mariadb, "INSERT INTO t VALUES (1)")
@@ -362,7 +362,7 @@ async def test_a_request_that_cannot_be_read_is_refused_and_the_source_goes_on(
 
 async def test_a_request_whose_table_is_dropped_is_given_up_and_changes_go_on(mariadb: str) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
-    async with opened(source_of(mariadb, "t", "u", snapshot="never")) as reader:
+    async with open_reader(source_of(mariadb, "t", "u", snapshot="never")) as reader:
         await reader.source.request_snapshot(SnapshotRequest("u"))
         run_sql(mariadb, "DROP TABLE u", "INSERT INTO t VALUES (1)")
         dropped, record = await reader.take(2)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conduit_connectors import mysql as connector
 from conduit_connectors.mysql.position import BinlogPosition
-from mariadb_changes import database_of, opened, replica_of, run_sql, run_transaction
+from mariadb_changes import database_of, open_reader, replica_of, run_sql, run_transaction
 
 from conduit_py.sdk import FatalError, Operation, Record
 from conduit_py.testing import source_acceptance
@@ -64,7 +64,7 @@ def essence(record: Record) -> tuple[Any, ...]:
 
 
 async def test_changes_have_their_key_and_both_versions_of_the_row(mariadb: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(mariadb, "INSERT INTO t VALUES (1, 'a', NULL)", "UPDATE t SET v = 'b'", "DELETE FROM t")
         records = await reader.take(3)
 
@@ -80,7 +80,7 @@ async def test_changes_have_their_key_and_both_versions_of_the_row(mariadb: str,
 async def test_records_of_one_transaction_have_its_gtid_server_and_time(
     mariadb: str, changes: connector.Source
 ) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_transaction(mariadb, "INSERT INTO t (id) VALUES (1)", "INSERT INTO t (id) VALUES (2)")
         run_sql(mariadb, "INSERT INTO t (id) VALUES (3)")
         first, second, third = await reader.take(3)
@@ -94,7 +94,7 @@ async def test_records_of_one_transaction_have_its_gtid_server_and_time(
 
 
 async def test_a_reading_says_whether_its_transaction_goes_on(mariadb: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_transaction(mariadb, "INSERT INTO t (id) SELECT seq FROM seq_1_to_3")
         run_sql(mariadb, "INSERT INTO t (id) VALUES (4)")
         readings = [await reader.source.read(1) for _ in range(4)]
@@ -103,7 +103,7 @@ async def test_a_reading_says_whether_its_transaction_goes_on(mariadb: str, chan
 
 
 async def test_a_change_of_the_key_is_a_delete_and_a_create(mariadb: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(mariadb, "INSERT INTO t VALUES (1, 'a', NULL)", "UPDATE t SET id = 2")
         _, gone, come = await reader.take(3)
 
@@ -117,7 +117,7 @@ async def test_truncated_dropped_and_replaced_tables_are_deletes_without_a_key(
     name = database_of(mariadb)
     run_sql(mariadb, "CREATE TABLE u (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
     source = connector.Source(url=mariadb, server_id=replica_of(mariadb), tables=["t", f"{name}.u"], snapshot="never")
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(mariadb, "TRUNCATE TABLE other", "truncate /* hello */ t", f"DROP TABLE other, `{name}`.`u`, t")
         run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE OR REPLACE TABLE t (id int PRIMARY KEY)")
         records = await reader.take(4)
@@ -130,7 +130,7 @@ async def test_truncated_dropped_and_replaced_tables_are_deletes_without_a_key(
 
 
 async def test_what_is_rolled_back_is_not_there(mariadb: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(mariadb, "BEGIN", "INSERT INTO t (id) VALUES (1)", "ROLLBACK")
         inserts = [f"INSERT INTO t (id) VALUES ({number})" for number in (2, 3)]
         run_transaction(mariadb, inserts[0], "SAVEPOINT a", inserts[1], "ROLLBACK TO a")
@@ -144,7 +144,7 @@ async def test_new_renamed_and_changed_columns_are_in_the_rows_that_follow(
     mariadb: str, changes: connector.Source
 ) -> None:
     """All of it is in the log before the first row is read: rows have the columns of their time."""
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(mariadb, "INSERT INTO t VALUES (1, '7', NULL)")
         run_sql(mariadb, "ALTER TABLE t RENAME COLUMN v TO w, ADD n decimal(5,2) DEFAULT 1.50 FIRST", "DELETE FROM t")
         run_sql(mariadb, "INSERT INTO t (id, w) VALUES (2, '8')")
@@ -163,7 +163,7 @@ async def test_new_renamed_and_changed_columns_are_in_the_rows_that_follow(
 async def test_a_change_of_the_primary_key_of_a_table_changes_the_key_of_records(
     mariadb: str, changes: connector.Source
 ) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(mariadb, "ALTER TABLE t ADD code int NOT NULL, DROP PRIMARY KEY, ADD PRIMARY KEY (code, id)")
         run_sql(mariadb, "INSERT INTO t (id, code) VALUES (1, 2)")
         run_sql(mariadb, "ALTER TABLE t DROP PRIMARY KEY", "UPDATE t SET id = 5")
@@ -180,7 +180,7 @@ async def test_generated_and_hidden_columns_are_in_changes_and_snapshots(mariadb
         " c int INVISIBLE DEFAULT 4)",
         "INSERT INTO g (id) VALUES (1)",
     )
-    async with opened(connector.Source(url=mariadb, server_id=replica_of(mariadb), tables=["g"])) as reader:
+    async with open_reader(connector.Source(url=mariadb, server_id=replica_of(mariadb), tables=["g"])) as reader:
         records = await reader.take(1)
         run_sql(mariadb, "INSERT INTO g (id) VALUES (2)")
         records += await reader.take(1)
@@ -196,7 +196,7 @@ async def test_without_tables_all_of_the_database_are_read_and_later_ones_too(
 ) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)")
     elsewhere = mariadb_server.create_database()
-    async with opened(connector.Source(url=mariadb, server_id=replica_of(mariadb), snapshot="never")) as reader:
+    async with open_reader(connector.Source(url=mariadb, server_id=replica_of(mariadb), snapshot="never")) as reader:
         run_sql(elsewhere, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (9)")
         run_sql(mariadb, "CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
         run_sql(mariadb, "INSERT INTO t VALUES (2)")
@@ -214,13 +214,13 @@ async def test_a_large_transaction_resumes_at_any_change_and_is_read_in_parts(
     mariadb: str, changes: connector.Source
 ) -> None:
     count = 20_000
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(mariadb, f"INSERT INTO t (id) SELECT seq FROM seq_1_to_{count}")
         first = await reader.take(7, n=7)
         # What waits here is one event, and what waits before it is bounded in bytes. It is not the transaction.
         assert len(reader.source._log.ready) < 2000
         assert reader.source._stream._size < 5_000_000
-    async with opened(changes, first[-1].position) as reader:
+    async with open_reader(changes, first[-1].position) as reader:
         rest = await reader.take(count - 7, n=1000)
 
     assert [record.key for record in first + rest] == [{"id": number} for number in range(1, count + 1)]
@@ -231,7 +231,7 @@ async def test_a_large_transaction_resumes_at_any_change_and_is_read_in_parts(
 
 async def test_compressed_events_are_read(own_settings: Any, mariadb: str, changes: connector.Source) -> None:
     own_settings("log_bin_compress", "ON")
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(mariadb, "INSERT INTO t VALUES (1, repeat('a', 1000), 'x')", "UPDATE t SET big = repeat('b', 1000)")
         run_sql(mariadb, f"DELETE FROM t /* {'long ' * 100} */", f"TRUNCATE TABLE t /* {'long ' * 100} */")
         records = await reader.take(4)
@@ -258,7 +258,7 @@ def own_settings(mariadb: str) -> Iterator[Any]:
 async def test_columns_that_an_update_does_not_log_are_named_and_never_null(
     mariadb: str, changes: connector.Source
 ) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(mariadb, "SET binlog_row_image = MINIMAL", "INSERT INTO t VALUES (1, 'a', 'x')", "UPDATE t SET v = 'b'")
         run_sql(mariadb, "SET binlog_row_image = NOBLOB", "DELETE FROM t")
         created, updated, deleted = await reader.take(3)
@@ -270,7 +270,7 @@ async def test_columns_that_an_update_does_not_log_are_named_and_never_null(
 
 
 async def test_a_new_row_without_all_of_its_columns_is_refused(mariadb: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(mariadb, "SET binlog_row_image = MINIMAL", "INSERT INTO t (id) VALUES (1)")
         with pytest.raises(FatalError, match="a new row without all of its columns") as refused:
             await reader.take(1)
@@ -282,7 +282,7 @@ async def test_many_changes_of_other_tables_do_not_hold_up_a_record(mariadb: str
     """The heartbeat is far away: a source that waits for the server while it has events would wait for it."""
     run_sql(mariadb, "CREATE TABLE other (id int PRIMARY KEY, pad text)")
     far = changes.with_options(changes.options.model_copy(update={"heartbeat_seconds": 1e6}))
-    async with opened(far) as reader:
+    async with open_reader(far) as reader:
         fill = "INSERT INTO other SELECT seq, repeat('x', 1000) FROM seq_1_to_3500"
         run_transaction(mariadb, fill, "INSERT INTO t (id) VALUES (1)")
         [record] = await reader.take(1)

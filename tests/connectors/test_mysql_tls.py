@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conduit_connectors import mysql as connector
 from conduit_connectors.mysql.address import connect
-from mariadb_changes import opened, replica_of, run_sql
+from mariadb_changes import open_reader, replica_of, run_sql
 
 from conduit_py.sdk import FatalError
 from conduit_py.testing.services import MariaDbServer
@@ -53,7 +53,7 @@ async def test_changes_are_read_from_a_server_whose_certificate_is_trusted(url: 
     trusted = f"{url}?ssl_ca={guarded.certificate}"
     run_sql(trusted, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
 
-    async with opened(connector.Source(url=trusted, server_id=replica_of(url), tables=["t"])) as reader:
+    async with open_reader(connector.Source(url=trusted, server_id=replica_of(url), tables=["t"])) as reader:
         rows = await reader.take(1)
         run_sql(trusted, "INSERT INTO t VALUES (2)")
         rows += await reader.take(1)
@@ -67,7 +67,7 @@ async def test_a_certificate_of_another_authority_is_refused(url: str, tmp_path:
     source = connector.Source(url=f"{url}?ssl_ca={other}", server_id=replica_of(url), tables=["t"])
 
     with pytest.raises(FatalError, match=r"(?i)certificate.*verify failed") as refused:
-        async with opened(source):
+        async with open_reader(source):
             pass
 
     assert refused.value.suggestion == "check ssl_ca and the host in `url`, and the certificate of the server"

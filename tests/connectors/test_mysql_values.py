@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from conduit_connectors import mysql as connector
 from conduit_connectors.mysql.charsets import _CODECS, decode_of
-from mariadb_changes import opened, replica_of, run_sql
+from mariadb_changes import open_reader, replica_of, run_sql
 
 from conduit_py.sdk import FatalError, Record
 
@@ -102,10 +102,10 @@ async def read_both(url: str, columns: list[str], rows: list[list[str]], *, mode
     values = ", ".join(f"({number}, {', '.join(row)})" for number, row in enumerate(rows))
     run_sql(url, f"CREATE TABLE t (id int PRIMARY KEY, {shape})")
     changes = connector.Source(url=url, server_id=replica_of(url), tables=["t"], snapshot="never")
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(url, f"SET sql_mode = '{mode}'", f"INSERT INTO t VALUES {values}")
         logged = await reader.take(len(rows))
-    async with opened(connector.Source(url=url, server_id=replica_of(url), tables=["t"])) as reader:
+    async with open_reader(connector.Source(url=url, server_id=replica_of(url), tables=["t"])) as reader:
         selected = await reader.take(len(rows))
     run_sql(url, "DROP TABLE t")
     return [logged, selected]
@@ -174,7 +174,7 @@ def test_every_byte_of_a_character_set_is_read_as_the_server_reads_it(mariadb: s
 async def test_a_character_set_that_python_reads_differently_is_refused(mariadb: str) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY, v varchar(10) CHARACTER SET sjis)")
     source = connector.Source(url=mariadb, server_id=replica_of(mariadb), tables=["t"], snapshot="never")
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(mariadb, "INSERT INTO t VALUES (1, 'x')")
         with pytest.raises(FatalError, match="column v has the character set sjis") as refused:
             await reader.take(1)

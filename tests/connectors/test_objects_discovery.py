@@ -187,14 +187,14 @@ def test_empty_objects_are_removed_although_more_of_them_follow_than_may_wait(tm
     reading = ObjectReading(LocalStore(), ObjectPattern([str(folder)]), options)
     removed = []
     for _ in range(2):
-        told = reading.read(10)
-        assert isinstance(told, Reading)
-        assert told.position is not None
-        assert list(told.records) == []
+        found = reading.read(10)
+        assert isinstance(found, Reading)
+        assert found.position is not None
+        assert list(found.records) == []
         # Nothing more before there is room again.
         with pytest.raises(NothingYet):
             reading.read(10)
-        reading.handle_ack([told.position])
+        reading.handle_ack([found.position])
         removed.append(count + 1 - len(list(folder.iterdir())))
     contents, positions = read_on(reading)
     reading.handle_ack(positions)

@@ -124,11 +124,11 @@ def test_files_of_sftp_are_moved_when_they_are_read(sftp: tuple[str, Path], tmp_
     assert [path.name for path in (inside / "_done").iterdir()] == ["a.txt"]
 
 
-def test_a_wrong_password_is_told_without_it(sftp: tuple[str, Path]) -> None:
-    with pytest.raises(FatalError, match=r"sftp://.* cannot be opened: .*[Aa]uthentication") as told:
+def test_a_wrong_password_is_reported_without_it(sftp: tuple[str, Path]) -> None:
+    with pytest.raises(FatalError, match=r"sftp://.* cannot be opened: .*[Aa]uthentication") as raised:
         read_all(f"{sftp[0]}/in", store_options={"password": "wrong word"})
 
-    assert "wrong word" not in str(told.value)
+    assert "wrong word" not in str(raised.value)
 
 
 def test_a_file_system_without_times_needs_names_that_grow(tmp_path: Path) -> None:
@@ -142,6 +142,6 @@ def test_a_file_system_without_times_needs_names_that_grow(tmp_path: Path) -> No
     assert [record.payload.after for record in rest] == [b"c"]
 
 
-def test_a_scheme_that_there_is_not_is_told() -> None:
+def test_a_scheme_that_there_is_not_is_reported() -> None:
     with pytest.raises(FatalError, match="cannot be opened: Protocol not known: nosuch"):
         read_all("nosuch://host/in")

@@ -109,7 +109,7 @@ def test_an_array_is_cut_into_the_elements_that_a_parser_finds(rows: list[Any], 
         (b'[{"a": "', "in the middle"),
     ],
 )
-def test_what_is_no_array_is_told(content: bytes, why: str) -> None:
+def test_what_is_no_array_is_reported(content: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read_all("a", content, format="json-array")
 

@@ -143,11 +143,11 @@ def test_values_of_records_do_not_choose_a_key(bucket: BucketFolder) -> None:
     assert bucket.keys() == bucket.keys("out/")
 
 
-def test_what_cannot_be_reached_is_told_in_one_line(bucket: BucketFolder) -> None:
+def test_what_cannot_be_reached_is_reported_in_one_line(bucket: BucketFolder) -> None:
     wrong = objects.Source(url=bucket.url("in"), **(bucket.options | {"s3_secret_key": "wrong"})).fresh()
     wrong.open(None)
-    with pytest.raises(FatalError, match=f"no access to {bucket.root}/in") as told:
+    with pytest.raises(FatalError, match=f"no access to {bucket.root}/in") as raised:
         wrong.read(1)
 
-    assert "\n" not in told.value.message
-    assert "wrong" not in told.value.message
+    assert "\n" not in raised.value.message
+    assert "wrong" not in raised.value.message

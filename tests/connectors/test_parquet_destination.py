@@ -268,12 +268,12 @@ def test_a_file_that_is_deleted_while_it_is_written_is_not_acked(tmp_path: Path)
     ("columns", "why"),
     [({"n": "number"}, "no type for 'n': 'number' is not one"), ({"n": "decimal(99, 2)"}, "is not one")],
 )
-def test_types_that_there_are_not_are_told(tmp_path: Path, columns: dict[str, str], why: str) -> None:
+def test_types_that_there_are_not_are_reported(tmp_path: Path, columns: dict[str, str], why: str) -> None:
     with pytest.raises(FatalError, match=why):
         opened(tmp_path, columns=columns)
 
 
-def test_columns_that_parquet_has_not_are_told(tmp_path: Path) -> None:
+def test_columns_that_parquet_has_not_are_reported(tmp_path: Path) -> None:
     interval = pa.table({"x": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
     with pytest.raises(FatalError, match="Parquet cannot store these columns"):
         opened(tmp_path).write(table_batch(interval))

@@ -56,7 +56,6 @@ def test_i4_i8_killed_again_and_again_every_row_is_there_once(tmp_path: Path) ->
         "",
         kills=KILLS,
         points=POINTS,
-        copies_max=5,
         seconds_max=180,
         preloaded=["conduit_connectors.parquet"],
     ):

@@ -158,7 +158,7 @@ def test_two_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
         rows(tmp_path)
 
 
-def test_a_missing_file_and_a_position_of_another_source_are_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_position_of_another_source_are_reported(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match="there is no file at"):
         opened(tmp_path / "none.parquet")
     with pytest.raises(FatalError, match="is not a position of the parquet source"):

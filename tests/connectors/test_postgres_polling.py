@@ -39,7 +39,7 @@ TestRowsWithEqualValues = source_acceptance(rows_with_equal_values, records=8)
 
 
 @asynccontextmanager
-async def opened(
+async def open_source(
     source: postgres_polling.Source, position: bytes | None = None
 ) -> "AsyncIterator[postgres_polling.Source]":
     fresh = source.fresh()
@@ -93,7 +93,7 @@ async def test_a_row_that_commits_after_one_with_a_larger_value_is_not_skipped(p
     # The first number of a sequence gives an id to its transaction, the next ones do not.
     run_sql(postgres, "SELECT nextval('t_id_seq')")
     source = postgres_polling.Source(url=postgres, table="t", column=column, poll_seconds=0.01)
-    async with opened(source) as reader:
+    async with open_source(source) as reader:
         reading = LateReading(reader)
         with psycopg.connect(postgres) as late, psycopg.connect(postgres, autocommit=True) as other:
             [number] = late.execute("SELECT nextval('t_id_seq')").fetchone() or [0]
@@ -112,7 +112,7 @@ async def test_a_row_that_commits_after_one_with_a_larger_value_is_not_skipped(p
 
 async def test_a_transaction_that_is_prepared_or_rolled_back_is_awaited_too(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)")
-    async with opened(postgres_polling.Source(url=postgres, table="t", column="id", poll_seconds=0.01)) as reader:
+    async with open_source(postgres_polling.Source(url=postgres, table="t", column="id", poll_seconds=0.01)) as reader:
         prepared, rolled_back = LateReading(reader), LateReading(reader)
         with psycopg.connect(postgres) as late:
             late.execute("INSERT INTO t VALUES (1)")
@@ -133,7 +133,7 @@ async def test_open_transactions_of_other_databases_are_not_awaited(postgres: st
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with psycopg.connect(shared_database) as elsewhere:
         elsewhere.execute("SELECT 1")
-        async with opened(postgres_polling.Source(url=postgres, table="t", column="id")) as reader:
+        async with open_source(postgres_polling.Source(url=postgres, table="t", column="id")) as reader:
             assert ids(await take(reader, 1)) == [1]
 
 
@@ -141,7 +141,7 @@ async def test_rows_have_exact_values_their_key_and_a_schema_and_come_again_when
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY, v numeric(20,3), at timestamptz NOT NULL, r int4range)")
     run_sql(postgres, "INSERT INTO t VALUES (1, 1.100, '2026-01-01', '[1,3)'), (2, NULL, '2026-01-01', NULL)")
     readings: list[Reading] = []
-    async with opened(postgres_polling.Source(url=postgres, table="t", column="at", poll_seconds=0.01)) as reader:
+    async with open_source(postgres_polling.Source(url=postgres, table="t", column="at", poll_seconds=0.01)) as reader:
         readings.append(await reader.read(100))
         run_sql(postgres, "UPDATE t SET at = '2026-01-02', v = 7 WHERE id = 1")
         readings.append(await reader.read(100))
@@ -183,12 +183,12 @@ async def test_what_cannot_be_read_without_a_gap_is_refused(postgres: str) -> No
     )
     for table, column, message in REFUSED:
         with pytest.raises(FatalError, match=message) as refused:
-            async with opened(postgres_polling.Source(url=postgres, table=table, column=column)):
+            async with open_source(postgres_polling.Source(url=postgres, table=table, column=column)):
                 pass
         assert refused.value.suggestion
     run_sql(postgres, "INSERT INTO t VALUES (1, 'a', 1, now(), DEFAULT, 'infinity')")
     with pytest.raises(FatalError, match="has infinity in at"):
-        async with opened(postgres_polling.Source(url=postgres, table="t", column="at")) as reader:
+        async with open_source(postgres_polling.Source(url=postgres, table="t", column="at")) as reader:
             await reader.read(1)
 
 
@@ -205,16 +205,16 @@ async def test_without_tail_it_ends_after_the_rows_that_were_there_and_goes_on_a
     run_sql(postgres, "CREATE TABLE jobs (id bigserial PRIMARY KEY)")
     run_sql(postgres, "INSERT INTO jobs SELECT FROM generate_series(1, 3)")
     source = postgres_polling.Source(url=postgres, table="jobs", column="id", tail=False)
-    async with opened(source) as reader:
+    async with open_source(source) as reader:
         first = await take(reader, 3)
         run_sql(postgres, "INSERT INTO jobs DEFAULT VALUES")
         with pytest.raises(EndOfSource):
             await reader.read(10)
-    async with opened(source, first[-1].position) as reader:
+    async with open_source(source, first[-1].position) as reader:
         second = await take(reader, 1)
         with pytest.raises(EndOfSource):
             await reader.read(10)
-    async with opened(source, second[-1].position) as reader:
+    async with open_source(source, second[-1].position) as reader:
         with pytest.raises(EndOfSource):
             await reader.read(10)
 

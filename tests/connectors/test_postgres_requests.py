@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.position import SourcePosition, TableProgress, add_request
-from postgres_changes import PATIENCE_SECONDS, ChangeReader, opened, run_sql, slot_of
+from postgres_changes import PATIENCE_SECONDS, ChangeReader, open_reader, run_sql, slot_of
 from waiting import until
 
 from conduit_py.sdk import Operation, Reading, Record, SnapshotRefused, SnapshotRequest, metadata
@@ -45,7 +45,7 @@ def keys(records: list[Record]) -> list[tuple[str, Any]]:
 
 async def test_a_request_wakes_a_waiting_read_and_is_in_its_position(shop: str) -> None:
     readings: list[Reading] = []
-    async with opened(source_of(shop)) as reader:
+    async with open_reader(source_of(shop)) as reader:
         with trio.fail_after(PATIENCE_SECONDS):
             async with trio.open_nursery() as nursery:
 
@@ -65,12 +65,12 @@ async def test_a_request_wakes_a_waiting_read_and_is_in_its_position(shop: str) 
 
 async def test_a_request_is_resumed_at_any_row_also_without_a_first_snapshot(shop: str) -> None:
     source = source_of(shop)
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         await reader.source.request_snapshot(SnapshotRequest("public.t"))
         announced = (await reader.source.read(100)).position
         rows = await reader.take(ROWS)
     for taken, position in enumerate([announced, *(row.position for row in rows[:-1])]):
-        async with opened(source, position) as reader:
+        async with open_reader(source, position) as reader:
             assert [record.payload for record in await reader.take(ROWS - taken)] == [
                 row.payload for row in rows[taken:]
             ]
@@ -79,7 +79,7 @@ async def test_a_request_is_resumed_at_any_row_also_without_a_first_snapshot(sho
 
 
 async def test_a_request_is_in_the_positions_of_records_that_were_read_before_it(shop: str) -> None:
-    async with opened(source_of(shop, snapshot="initial")) as reader:
+    async with open_reader(source_of(shop, snapshot="initial")) as reader:
         # The first chunk has two rows: one is returned, and the other has its position already.
         first = await reader.take(1, n=1)
         run_sql(shop, "INSERT INTO t VALUES (9)", "UPDATE t SET v = 'x' WHERE id = 9")
@@ -97,7 +97,7 @@ async def test_a_request_is_in_the_positions_of_records_that_were_read_before_it
 
 
 async def test_two_requests_for_the_same_rows_are_two_snapshots_with_other_positions(shop: str) -> None:
-    async with opened(source_of(shop)) as reader:
+    async with open_reader(source_of(shop)) as reader:
         rounds = []
         for _ in range(2):
             await reader.source.request_snapshot(SnapshotRequest("u"))
@@ -111,7 +111,7 @@ async def test_a_request_that_comes_again_while_its_rows_are_selected_loses_no_o
     # A select of rows of this request waits for the lock.
     again = SnapshotRequest("t", "pg_advisory_xact_lock_shared(7)::text = ''")
     rows: list[Record] = []
-    async with opened(source_of(shop)) as reader:
+    async with open_reader(source_of(shop)) as reader:
 
         async def read() -> None:
             rows.extend(await reader.take(ROWS + 2))
@@ -177,7 +177,7 @@ async def test_what_cannot_be_read_is_refused_at_the_request(shop: str) -> None:
     run_sql(shop, "CREATE TABLE hidden (id int PRIMARY KEY)", "CREATE TABLE keyless (id int)")
     run_sql(shop, f"CREATE PUBLICATION {slot_of(shop)} FOR TABLE t, u, hidden, keyless")
     run_sql(shop, "ALTER TABLE keyless REPLICA IDENTITY FULL")
-    async with opened(source_of(shop, tables=["t", "u", "keyless"])) as reader:
+    async with open_reader(source_of(shop, tables=["t", "u", "keyless"])) as reader:
         for table, where, message in REFUSED:
             with pytest.raises(SnapshotRefused, match=message) as refused:
                 await reader.source.request_snapshot(SnapshotRequest(table, where))
@@ -193,12 +193,12 @@ async def test_a_table_that_was_published_later_can_be_requested(shop: str) -> N
     run_sql(shop, "CREATE PUBLICATION growing FOR TABLE u", "CREATE TABLE late (id int PRIMARY KEY)")
     run_sql(shop, "INSERT INTO late VALUES (7)")
     source = source_of(shop, tables=None, publication="growing")
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(shop, "ALTER PUBLICATION growing ADD TABLE late")
         await reader.source.request_snapshot(SnapshotRequest("late"))
         announced = (await reader.source.read(100)).position
         rows = await reader.take(1)
-    async with opened(source, announced) as reader:
+    async with open_reader(source, announced) as reader:
         again = await reader.take(1)
 
     assert keys(rows) == keys(again) == [("snapshot", 7)]
@@ -208,7 +208,7 @@ async def test_a_table_that_was_published_later_can_be_requested(shop: str) -> N
 async def test_a_request_that_fails_later_is_given_up_and_changes_go_on(
     shop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened(source_of(shop, heartbeat_seconds=0.1)) as reader:
+    async with open_reader(source_of(shop, heartbeat_seconds=0.1)) as reader:
         # No row fails now, but one does in the second chunk.
         run_sql(shop, "UPDATE t SET v = id", "UPDATE t SET v = 'none' WHERE id = 4")
         await reader.take(ROWS + 1)
@@ -250,13 +250,13 @@ async def test_a_requested_table_that_is_gone_at_the_next_start_is_given_up(
 ) -> None:
     run_sql(shop, "CREATE PUBLICATION going FOR TABLE t, u")
     source = source_of(shop, tables=None, publication="going", snapshot="initial")
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         await reader.take(ROWS + 1)
         await reader.source.request_snapshot(SnapshotRequest("u"))
         await reader.source.request_snapshot(SnapshotRequest("t", "id = 5"))
         announced = (await reader.source.read(100)).position
     run_sql(shop, "DROP TABLE u")
-    async with opened(source, announced) as reader:
+    async with open_reader(source, announced) as reader:
         rows = await reader.take(1)
 
     assert keys(rows) == [("snapshot", 5)]

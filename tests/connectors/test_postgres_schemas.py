@@ -3,7 +3,7 @@
 from conduit_connectors import postgres as connector
 from conduit_connectors.change_queue import ChangeOrigin, ChangeQueue
 from conduit_connectors.postgres.position import SourcePosition
-from postgres_changes import ChangeReader, opened, run_sql, run_transaction, slot_of
+from postgres_changes import ChangeReader, open_reader, run_sql, run_transaction, slot_of
 
 from conduit_py.sdk import CollectionSchema, Operation, Reading, SchemaField, metadata
 
@@ -48,7 +48,7 @@ async def test_a_schema_is_announced_once_for_rows_and_changes_until_the_table_c
     run_sql(postgres, "INSERT INTO t (id, price) VALUES (1, 1), (2, 2), (3, 3)")
     source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"], chunk_size=2)
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         before = await read_until(reader, 3)
         run_sql(postgres, "UPDATE t SET price = 5 WHERE id = 2", "DELETE FROM t WHERE id = 3")
         before += await read_until(reader, 2)
@@ -60,7 +60,7 @@ async def test_a_schema_is_announced_once_for_rows_and_changes_until_the_table_c
             "INSERT INTO t (id, price) VALUES (6, 6)",
         )
         after = await read_until(reader, 3)
-    async with opened(source, before[0].records[0].position) as reader:
+    async with open_reader(source, before[0].records[0].position) as reader:
         again = await read_until(reader, 1)
 
     [schema] = [schema for each in before for schema in each.schemas]

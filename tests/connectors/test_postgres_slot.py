@@ -10,7 +10,7 @@ import trio
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.position import SourcePosition
 from conduit_connectors.postgres.replication import format_lsn
-from postgres_changes import DROP_SLOT, PATIENCE_SECONDS, ChangeReader, opened, run_sql, slot_of
+from postgres_changes import DROP_SLOT, PATIENCE_SECONDS, ChangeReader, open_reader, run_sql, slot_of
 
 from conduit_py.sdk import FatalError, TransientError
 
@@ -38,20 +38,20 @@ def confirmed(dsn: str) -> str:
 
 async def refusal(source: connector.Source, position: bytes | None) -> FatalError:
     with pytest.raises(FatalError) as refused:
-        async with opened(source, position):
+        async with open_reader(source, position):
             pass
     return refused.value
 
 
 async def test_the_slot_moves_only_when_a_position_is_acked(postgres: str, source: connector.Source) -> None:
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         start = confirmed(postgres)
         run_sql(postgres, "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
         first, _ = await reader.take(2)
         run_sql(postgres, "SELECT pg_logical_emit_message(true, 'other', 'x')")
         await reader.progress_after()
     untouched = confirmed(postgres)
-    async with opened(source, first.position) as reader:
+    async with open_reader(source, first.position) as reader:
         await reader.source.ack([first.position])
 
     assert untouched == start
@@ -62,7 +62,7 @@ async def test_the_slot_of_an_idle_table_moves_and_a_restart_accepts_it(
     postgres: str, source: connector.Source
 ) -> None:
     run_sql(postgres, "CREATE TABLE busy (id int PRIMARY KEY)")
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         start = confirmed(postgres)
         run_sql(postgres, "INSERT INTO busy SELECT generate_series(1, 1000)")
         [[here]] = run_sql(postgres, "SELECT pg_current_wal_lsn()::text")
@@ -72,7 +72,7 @@ async def test_the_slot_of_an_idle_table_moves_and_a_restart_accepts_it(
             position = await reader.progress_after(position)
         await reader.source.ack([position])
     moved = confirmed(postgres)
-    async with opened(source, position) as reader:
+    async with open_reader(source, position) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1)")
         [record] = await reader.take(1)
 
@@ -81,7 +81,7 @@ async def test_the_slot_of_an_idle_table_moves_and_a_restart_accepts_it(
 
 
 async def test_progress_is_never_inside_of_a_transaction(postgres: str, source: connector.Source) -> None:
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(postgres, "INSERT INTO t SELECT generate_series(1, 3)")
         # Before the transaction there may be progress: other tests write to the log of the server too.
         records = await reader.take(1)
@@ -96,18 +96,18 @@ async def test_progress_is_never_inside_of_a_transaction(postgres: str, source: 
 
 
 async def test_a_slot_that_was_left_by_a_killed_start_is_used(postgres: str, source: connector.Source) -> None:
-    async with opened(source):
+    async with open_reader(source):
         pass
     run_sql(postgres, "INSERT INTO t VALUES (1)")
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         [record] = await reader.take(1)
 
     assert record.key == {"id": 1}
 
 
 async def test_a_missing_slot_is_refused(postgres: str, source: connector.Source) -> None:
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         position = reader.source.start_position()
     run_sql(postgres, DROP_SLOT)
 
@@ -118,7 +118,7 @@ async def test_a_missing_slot_is_refused(postgres: str, source: connector.Source
 
 
 async def test_a_slot_that_was_created_again_is_refused(postgres: str, source: connector.Source) -> None:
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         position = reader.source.start_position()
     run_sql(
         postgres,
@@ -135,7 +135,7 @@ async def test_a_slot_that_was_created_again_is_refused(postgres: str, source: c
 async def test_an_invalidated_slot_is_refused(own_postgres: Any) -> None:
     postgres = own_postgres.create_database()
     source = source_of(postgres)
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         position = reader.source.start_position()
     run_sql(postgres, "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
     while run_sql(postgres, "SELECT wal_status FROM pg_replication_slots") != [("lost",)]:
@@ -151,7 +151,7 @@ async def test_an_invalidated_slot_is_refused(own_postgres: Any) -> None:
 async def test_a_position_of_another_server_or_of_its_future_is_refused(
     postgres: str, source: connector.Source
 ) -> None:
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         start = SourcePosition.decode(reader.source.start_position() or b"")
     elsewhere = SourcePosition.at("1", start.log_place, ())
     later = SourcePosition.at(start.system, start.log_place + 2**40, ())
@@ -171,7 +171,7 @@ async def test_what_is_no_position_is_refused(source: connector.Source, wrong: b
 async def test_a_dropped_publication_is_refused_while_running_and_at_the_start(
     postgres: str, source: connector.Source
 ) -> None:
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         position = reader.source.start_position()
         run_sql(postgres, "DROP PUBLICATION kept", "INSERT INTO t VALUES (1)")
         with pytest.raises(FatalError) as running:
@@ -186,12 +186,12 @@ async def test_a_dropped_publication_is_refused_while_running_and_at_the_start(
 async def test_a_publication_created_again_does_not_skip_what_it_missed(
     postgres: str, source: connector.Source
 ) -> None:
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         position = reader.source.start_position()
     run_sql(postgres, "DROP PUBLICATION kept", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION kept FOR TABLE t")
 
     with pytest.raises(FatalError) as refused:
-        async with opened(source, position) as reader:
+        async with open_reader(source, position) as reader:
             await reader.take(1)
 
     assert "the publication was dropped" in str(refused.value.suggestion)
@@ -223,7 +223,7 @@ async def test_a_slot_of_another_kind_is_refused(postgres: str, source: connecto
 
 
 async def test_a_removed_source_leaves_no_slot(postgres: str, source: connector.Source) -> None:
-    async with opened(source):
+    async with open_reader(source):
         pass
 
     await source.fresh().on_deleted()
@@ -233,7 +233,7 @@ async def test_a_removed_source_leaves_no_slot(postgres: str, source: connector.
 
 
 async def test_a_lost_connection_is_transient_and_nothing_is_missing(postgres: str, source: connector.Source) -> None:
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1)")
         [first] = await reader.take(1)
         run_sql(
@@ -243,14 +243,14 @@ async def test_a_lost_connection_is_transient_and_nothing_is_missing(postgres: s
         with pytest.raises(TransientError, match="connection to PostgreSQL is lost"):
             await reader.take(1)
     run_sql(postgres, "INSERT INTO t VALUES (2)")
-    async with opened(source, first.position) as reader:
+    async with open_reader(source, first.position) as reader:
         [second] = await reader.take(1)
 
     assert second.key == {"id": 2}
 
 
 async def test_the_lag_is_the_log_that_was_not_read(postgres: str, source: connector.Source) -> None:
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(postgres, "INSERT INTO t SELECT generate_series(1, 1000)")
         behind = await reader.source.lag()
         await reader.take(1000)
@@ -269,18 +269,18 @@ async def test_the_lag_is_the_log_that_was_not_read(postgres: str, source: conne
 async def test_a_restart_of_the_server_is_survived(own_postgres: Any) -> None:
     postgres = own_postgres.create_database()
     source = source_of(postgres)
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1)")
         [first] = await reader.take(1)
         own_postgres.stop()
         with pytest.raises(TransientError):
             await reader.take(1)
     with pytest.raises(TransientError, match="cannot connect"):
-        async with opened(source, first.position):
+        async with open_reader(source, first.position):
             pass
     own_postgres.start()
     run_sql(postgres, "INSERT INTO t VALUES (2)")
-    async with opened(source, first.position) as reader:
+    async with open_reader(source, first.position) as reader:
         [second] = await reader.take(1)
 
     assert second.key == {"id": 2}
@@ -292,7 +292,7 @@ async def test_an_orderly_stop_of_the_server_does_not_wait_for_a_heartbeat(own_p
     source = source_of(own_postgres.create_database())
     source = source.with_options(source.options.model_copy(update={"heartbeat_seconds": 1e6}))
 
-    async with opened(source) as reader, trio.open_nursery() as nursery:
+    async with open_reader(source) as reader, trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, own_postgres.stop, signal.SIGINT)
         with pytest.raises(TransientError):
             await ack_progress(reader)
@@ -315,7 +315,7 @@ async def ack_progress(reader: ChangeReader) -> None:
         "mysql://u:hunter2@127.0.0.1:1/db",
     ],
 )
-async def test_an_address_that_cannot_be_read_is_told_without_a_part_of_its_password(url: str) -> None:
+async def test_an_address_that_cannot_be_read_is_reported_without_a_part_of_its_password(url: str) -> None:
     of_source = await refusal(connector.Source(url=url, slot="s", tables=["t"]), None)
     with pytest.raises(FatalError) as of_destination:
         connector.Destination(url=url, table="t").open()
@@ -345,13 +345,13 @@ async def test_a_rotated_password_ends_no_connection_and_loses_no_change(postgre
         for password in ("first", "second")
     )
 
-    async with opened(old) as reader:
+    async with open_reader(old) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1)")
         [first] = await reader.take(1)
         run_sql(postgres, f"ALTER ROLE {role} PASSWORD 'second'", "INSERT INTO t VALUES (2)")
         [second] = await reader.take(1)
     error = await refusal(old, first.position)
-    async with opened(new, first.position) as reader:
+    async with open_reader(new, first.position) as reader:
         again = await reader.take(1)
     run_sql(postgres, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
@@ -368,7 +368,7 @@ async def test_an_owner_with_the_right_to_replicate_needs_no_more(postgres: str)
     )
     source = connector.Source(url=postgres.replace("tester@", f"{role}@"), slot=role, tables=["t"])
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         records = await reader.take(1)
         run_sql(postgres, "INSERT INTO t VALUES (2)")
         records += await reader.take(1)
@@ -398,7 +398,7 @@ async def test_an_encrypted_stream_is_read_without_a_stall(encrypted: str) -> No
     run_sql(encrypted, "CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = connector.Source(url=encrypted, slot="tls", tables=["t"], snapshot="never", heartbeat_seconds=1e6)
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(encrypted, "INSERT INTO t SELECT g, repeat('x', g % 3000) FROM generate_series(1, 3000) g")
         records = await reader.take(3000)
         run_sql(encrypted, "INSERT INTO t VALUES (0)")

@@ -14,7 +14,7 @@ from conduit_connectors.postgres.session import DatabaseSession
 from conduit_connectors.postgres.snapshot import PREFIX, Snapshot, sees_transactions
 from hypothesis import given
 from hypothesis import strategies as st
-from postgres_changes import PATIENCE_SECONDS, ChangeReader, opened, run_sql, slot_of
+from postgres_changes import PATIENCE_SECONDS, ChangeReader, open_reader, run_sql, slot_of
 
 from conduit_py.sdk import FatalError, Operation, Record
 
@@ -39,7 +39,7 @@ async def test_a_row_that_changes_before_its_chunk_is_given_once_as_its_change(p
     run_sql(postgres, "INSERT INTO t SELECT g, 'old' FROM generate_series(1, 6) g")
     source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         # After the slot was created, and before the first chunk is selected.
         run_sql(
             postgres, "UPDATE t SET v = 'new' WHERE id = 2", "DELETE FROM t WHERE id = 3", "INSERT INTO t VALUES (7)"
@@ -66,11 +66,11 @@ async def test_rows_that_come_behind_the_end_of_a_snapshot_are_given_as_changes_
     run_sql(postgres, "INSERT INTO t SELECT 'k', g FROM generate_series(1, 5) g")
     source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"], chunk_size=2)
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         first = await reader.take(2)
         run_sql(postgres, "INSERT INTO t SELECT 'k', g FROM generate_series(6, 9) g", "DELETE FROM t WHERE b = 4")
         others = await reader.take_until_quiet()
-    async with opened(source, first[-1].position) as reader:
+    async with open_reader(source, first[-1].position) as reader:
         again = await reader.take_until_quiet()
 
     for records in (others, again):
@@ -89,7 +89,7 @@ async def test_a_change_without_a_large_value_leaves_the_row_of_the_chunk_with_i
     )
     source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(postgres, "UPDATE t SET v = 'new' WHERE id = 2", "UPDATE t SET other = 'short' WHERE id = 2")
         records = await reader.take(5)
 
@@ -106,7 +106,7 @@ async def test_a_change_without_a_large_value_leaves_the_row_of_the_chunk_with_i
 async def test_a_truncate_before_the_watermark_leaves_no_row_of_the_chunk(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 3)")
 
-    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])) as reader:
+    async with open_reader(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (4)", "TRUNCATE t", "INSERT INTO t VALUES (5)")
         records = await reader.take(3)
         rest = await reader.take_until_quiet()
@@ -126,10 +126,10 @@ async def test_several_tables_are_read_in_chunks_and_resumed_at_any_row(postgres
     run_sql(postgres, """INSERT INTO s."C d" SELECT gen_random_uuid() FROM generate_series(1, 4)""")
     source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["a", "b", "s.C d"], chunk_size=2)
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         whole = await reader.take(9)
     for index in range(8):
-        async with opened(source, whole[index].position) as reader:
+        async with open_reader(source, whole[index].position) as reader:
             assert await reader.take(8 - index) == whole[index + 1 :]
 
     assert {record.operation for record in whole} == {Operation.SNAPSHOT}
@@ -141,7 +141,9 @@ async def test_several_tables_are_read_in_chunks_and_resumed_at_any_row(postgres
 async def test_a_column_that_comes_during_the_snapshot_is_in_the_rows_that_follow(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 4)")
 
-    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"], chunk_size=2)) as reader:
+    async with open_reader(
+        connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"], chunk_size=2)
+    ) as reader:
         records = await reader.take(2)
         run_sql(postgres, "ALTER TABLE t ADD v int DEFAULT 7")
         records += await reader.take(2)
@@ -154,7 +156,7 @@ async def test_only_the_published_columns_and_rows_are_read(postgres: str) -> No
     run_sql(postgres, "CREATE PUBLICATION part FOR TABLE t (id, shown) WHERE (id > 2)")
     run_sql(postgres, "INSERT INTO t SELECT g, 'a', 'b' FROM generate_series(1, 4) g")
 
-    async with opened(
+    async with open_reader(
         connector.Source(url=postgres, slot=slot_of(postgres), publication="part", chunk_size=1)
     ) as reader:
         records = await reader.take(2)
@@ -172,7 +174,7 @@ async def test_rows_of_a_table_that_inherits_are_not_read_as_those_of_its_parent
     run_sql(postgres, "CREATE TABLE parent (id int PRIMARY KEY, v text)", "CREATE TABLE child () INHERITS (parent)")
     run_sql(postgres, "INSERT INTO parent VALUES (1, 'parent'), (2, 'parent')", "INSERT INTO child VALUES (1, 'child')")
     source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["parent"])
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         rows = await reader.take(2)
         run_sql(postgres, "UPDATE child SET v = 'changed'", "INSERT INTO parent VALUES (3, 'parent')")
         rows += await reader.take(1)
@@ -184,7 +186,7 @@ async def test_a_table_without_a_key_is_refused_before_anything_is_read(postgres
     run_sql(postgres, "CREATE TABLE log (line text)")
 
     with pytest.raises(FatalError, match=r"public\.log has no key that is published") as refused:
-        async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["log"])):
+        async with open_reader(connector.Source(url=postgres, slot=slot_of(postgres), tables=["log"])):
             pass
 
     assert 'snapshot="never"' in str(refused.value.suggestion)
@@ -195,15 +197,15 @@ async def test_a_table_that_goes_before_it_was_read_is_refused_and_never_skipped
     run_sql(postgres, "INSERT INTO a SELECT generate_series(1, 3)", "INSERT INTO b VALUES (1)")
     run_sql(postgres, "CREATE PUBLICATION going FOR TABLE a, b")
     source = connector.Source(url=postgres, slot=slot_of(postgres), publication="going", chunk_size=1)
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         [first] = await reader.take(1)
     run_sql(postgres, "DROP TABLE b")
 
     with pytest.raises(FatalError, match=r"public\.b was not read to its end") as refused:
-        async with opened(source, first.position):
+        async with open_reader(source, first.position):
             pass
     changes = source.with_options(source.options.model_copy(update={"snapshot": "never"}))
-    async with opened(changes, first.position) as reader:
+    async with open_reader(changes, first.position) as reader:
         run_sql(postgres, "INSERT INTO a VALUES (9)")
         [next_one] = await reader.take(1)
 
@@ -236,7 +238,7 @@ async def test_rows_and_changes_together_are_the_table_under_load(postgres: str,
         async with trio.open_nursery() as nursery:
             nursery.start_soon(change_every_row, postgres, rng.randrange(1000))
             while not is_done():
-                async with opened(source, position) as reader:
+                async with open_reader(source, position) as reader:
                     position = position or reader.source.start_position()
                     for _ in range(rng.randrange(1, 100)):
                         if not is_done():

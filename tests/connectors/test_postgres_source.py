@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.position import SourcePosition
-from postgres_changes import DROP_SLOT, opened, run_sql, run_transaction, slot_of
+from postgres_changes import DROP_SLOT, open_reader, run_sql, run_transaction, slot_of
 
 from conduit_py.sdk import FatalError, Operation, Record
 from conduit_py.testing import source_acceptance
@@ -64,7 +64,7 @@ def essence(record: Record) -> tuple[Any, ...]:
 
 
 async def test_changes_have_their_key_and_row(postgres: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1, 'a', NULL)", "UPDATE t SET v = 'b'", "DELETE FROM t")
         records = await reader.take(3)
 
@@ -79,7 +79,7 @@ async def test_changes_have_their_key_and_row(postgres: str, changes: connector.
 async def test_records_of_one_transaction_have_its_number_place_and_time(
     postgres: str, changes: connector.Source
 ) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_transaction(postgres, "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
         run_sql(postgres, "INSERT INTO t VALUES (3)")
         first, second, third = await reader.take(3)
@@ -97,7 +97,7 @@ async def test_records_of_one_transaction_have_its_number_place_and_time(
 
 
 async def test_a_reading_says_whether_its_transaction_goes_on(postgres: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_transaction(postgres, "INSERT INTO t SELECT generate_series(1, 3)")
         run_sql(postgres, "INSERT INTO t VALUES (4)")
         readings = [await reader.source.read(1) for _ in range(4)]
@@ -106,7 +106,7 @@ async def test_a_reading_says_whether_its_transaction_goes_on(postgres: str, cha
 
 
 async def test_a_change_of_the_key_is_a_delete_and_a_create(postgres: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1, 'a')", "UPDATE t SET id = 2")
         _, gone, come = await reader.take(3)
 
@@ -117,7 +117,7 @@ async def test_a_change_of_the_key_is_a_delete_and_a_create(postgres: str, chang
 async def test_a_large_value_that_did_not_change_is_named_and_never_null(
     postgres: str, changes: connector.Source
 ) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(postgres, f"INSERT INTO t VALUES (1, 'a', {BIG})", "UPDATE t SET v = 'b'", "UPDATE t SET big = NULL")
         created, updated, emptied = await reader.take(3)
 
@@ -132,7 +132,7 @@ async def test_the_whole_row_as_identity_gives_what_was_before_and_unchanged_val
     postgres: str, changes: connector.Source
 ) -> None:
     run_sql(postgres, "ALTER TABLE t REPLICA IDENTITY FULL")
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(postgres, f"INSERT INTO t VALUES (1, 'a', {BIG})", "UPDATE t SET v = 'b'", "UPDATE t SET id = 2")
         run_sql(postgres, "DELETE FROM t")
         created, updated, gone, come, deleted = await reader.take(5)
@@ -148,7 +148,7 @@ async def test_the_whole_row_as_identity_gives_what_was_before_and_unchanged_val
 async def test_an_index_as_identity_is_the_key(postgres: str, changes: connector.Source) -> None:
     run_sql(postgres, "ALTER TABLE t ALTER v SET NOT NULL", "CREATE UNIQUE INDEX by_v ON t (v)")
     run_sql(postgres, "ALTER TABLE t REPLICA IDENTITY USING INDEX by_v")
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1, 'a')", "UPDATE t SET id = 2", "DELETE FROM t")
         created, updated, deleted = await reader.take(3)
 
@@ -158,7 +158,7 @@ async def test_an_index_as_identity_is_the_key(postgres: str, changes: connector
 
 async def test_a_table_without_a_key_gives_inserts(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE log (line text)")
-    async with opened(
+    async with open_reader(
         connector.Source(url=postgres, slot=slot_of(postgres), tables=["log"], snapshot="never")
     ) as reader:
         run_sql(postgres, "INSERT INTO log VALUES ('a')")
@@ -170,7 +170,7 @@ async def test_a_table_without_a_key_gives_inserts(postgres: str) -> None:
 async def test_a_truncate_is_a_delete_without_a_key_for_each_table(postgres: str, changes: connector.Source) -> None:
     run_sql(postgres, "CREATE TABLE u (id int PRIMARY KEY)")
     source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t", "u"], snapshot="never")
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(postgres, "TRUNCATE t, u")
         records = await reader.take(2)
 
@@ -181,7 +181,7 @@ async def test_a_truncate_is_a_delete_without_a_key_for_each_table(postgres: str
 
 
 async def test_what_is_rolled_back_is_not_there(postgres: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(postgres, "BEGIN; INSERT INTO t VALUES (1); ROLLBACK")
         run_transaction(
             postgres, "INSERT INTO t VALUES (2)", "SAVEPOINT a", "INSERT INTO t VALUES (3)", "ROLLBACK TO a"
@@ -195,7 +195,7 @@ async def test_what_is_rolled_back_is_not_there(postgres: str, changes: connecto
 async def test_new_renamed_and_changed_columns_are_in_the_rows_that_follow(
     postgres: str, changes: connector.Source
 ) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1, '7')")
         run_sql(postgres, "ALTER TABLE t RENAME v TO w", "ALTER TABLE t ADD n numeric DEFAULT 1.50", "DELETE FROM t")
         run_sql(postgres, "INSERT INTO t VALUES (2, '8')")
@@ -215,7 +215,7 @@ async def test_new_renamed_and_changed_columns_are_in_the_rows_that_follow(
 async def test_generated_columns_are_left_out_of_changes_and_snapshots(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE g (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
     run_sql(postgres, "INSERT INTO g VALUES (1)")
-    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["g"])) as reader:
+    async with open_reader(connector.Source(url=postgres, slot=slot_of(postgres), tables=["g"])) as reader:
         records = await reader.take(1)
         run_sql(postgres, "INSERT INTO g VALUES (2)")
         records += await reader.take(1)
@@ -230,7 +230,7 @@ async def test_partitions_are_given_as_their_table(postgres: str) -> None:
         "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
         "INSERT INTO p VALUES (1, 'a')",
     )
-    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["p"])) as reader:
+    async with open_reader(connector.Source(url=postgres, slot=slot_of(postgres), tables=["p"])) as reader:
         records = await reader.take(1)
         run_sql(
             postgres,
@@ -253,7 +253,7 @@ async def test_only_the_tables_asked_for_are_given_and_a_renamed_one_still_is(
     source = connector.Source(
         url=postgres, slot=slot_of(postgres), publication="all_of_them", tables=["public.t"], snapshot="never"
     )
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(postgres, "INSERT INTO other VALUES (1)", "INSERT INTO t VALUES (1)")
         run_sql(postgres, "ALTER TABLE t RENAME TO r", "INSERT INTO r VALUES (2)")
         first, second = await reader.take(2)
@@ -263,7 +263,7 @@ async def test_only_the_tables_asked_for_are_given_and_a_renamed_one_still_is(
         ("public.r", {"id": 2}),
     ]
     with pytest.raises(FatalError, match=r"does not have public\.t") as refused:
-        async with opened(source, second.position):
+        async with open_reader(source, second.position):
             pass
     assert "renamed" in str(refused.value.suggestion)
 
@@ -271,7 +271,7 @@ async def test_only_the_tables_asked_for_are_given_and_a_renamed_one_still_is(
 async def test_a_table_that_is_added_to_the_publication_later_is_read_too(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION everything FOR ALL TABLES")
     source = connector.Source(url=postgres, slot=slot_of(postgres), publication="everything", snapshot="never")
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         run_sql(postgres, "CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
         run_sql(postgres, "INSERT INTO t VALUES (2)")
         records = await reader.take(1)
@@ -287,12 +287,12 @@ async def test_a_large_transaction_resumes_at_any_change_and_is_read_in_parts(
     postgres: str, changes: connector.Source
 ) -> None:
     count = 20_000
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(postgres, f"INSERT INTO t SELECT generate_series(1, {count})")
         first = await reader.take(7)
         # What waits in memory is what was asked for and the record that is held back, not the transaction.
         assert len(reader.source._log.ready) <= 1
-    async with opened(changes, first[-1].position) as reader:
+    async with open_reader(changes, first[-1].position) as reader:
         rest = await reader.take(count - 7, n=1000)
 
     assert [record.key for record in first + rest] == [{"id": number} for number in range(1, count + 1)]
@@ -301,7 +301,7 @@ async def test_a_large_transaction_resumes_at_any_change_and_is_read_in_parts(
 
 
 async def test_messages_of_others_in_the_log_are_ignored(postgres: str, changes: connector.Source) -> None:
-    async with opened(changes) as reader:
+    async with open_reader(changes) as reader:
         run_sql(postgres, "SELECT pg_logical_emit_message(true, 'other', 'x')")
         run_sql(postgres, "SELECT pg_logical_emit_message(false, 'conduit-py', 'x')", "INSERT INTO t VALUES (1)")
         records = await reader.take(1)
@@ -313,7 +313,7 @@ async def test_many_changes_of_other_tables_do_not_hold_up_a_record(postgres: st
     """The heartbeat is far away: a source that waits for the server while it has messages would wait for it."""
     run_sql(postgres, "CREATE TABLE other (id int PRIMARY KEY)", "CREATE PUBLICATION two FOR TABLE t, other")
     update = {"publication": "two", "heartbeat_seconds": 1e6}
-    async with opened(changes.with_options(changes.options.model_copy(update=update))) as reader:
+    async with open_reader(changes.with_options(changes.options.model_copy(update=update))) as reader:
         run_transaction(postgres, "INSERT INTO other SELECT generate_series(1, 3500)", "INSERT INTO t VALUES (1)")
         [record] = await reader.take(1)
 

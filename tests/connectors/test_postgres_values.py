@@ -18,7 +18,7 @@ from conduit_connectors.postgres.column_values import (
 from conduit_connectors.postgres.row_decoder import ColumnDecoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from postgres_changes import opened, run_sql, slot_of
+from postgres_changes import open_reader, run_sql, slot_of
 
 from conduit_py.sdk import FatalError
 
@@ -100,7 +100,7 @@ async def test_every_type_is_exact_in_the_stream_and_in_a_snapshot(postgres: str
     run_sql(postgres, f"INSERT INTO everything VALUES (1, {literals})")
     source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["everything"])
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         [snapshot] = await reader.take(1)
         run_sql(postgres, f"INSERT INTO everything VALUES (2, {literals})")
         [streamed] = await reader.take(1)
@@ -119,7 +119,7 @@ async def test_not_a_number_is_not_a_number(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE nan (id int PRIMARY KEY, f float8, r real, n numeric)")
     run_sql(postgres, "INSERT INTO nan VALUES (1, 'NaN', 'NaN', 'NaN')")
 
-    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["nan"])) as reader:
+    async with open_reader(connector.Source(url=postgres, slot=slot_of(postgres), tables=["nan"])) as reader:
         [record] = await reader.take(1)
 
     values: Any = record.payload.after
@@ -139,7 +139,7 @@ async def test_settings_of_the_database_and_the_user_do_not_change_the_values(po
     insert = "INSERT INTO t VALUES ({}, '2024-02-01', '2024-01-02 00:00+00', '\\x00', 0.1234567890123456, '1 day')"
     run_sql(postgres, insert.format(1))
 
-    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])) as reader:
+    async with open_reader(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])) as reader:
         records = await reader.take(1)
         run_sql(postgres, insert.format(2))
         records += await reader.take(1)
@@ -158,7 +158,7 @@ async def test_a_database_whose_texts_have_no_encoding_is_refused(postgres_serve
     source = connector.Source(url=dsn, slot=slot_of(dsn), tables=["t"])
 
     with pytest.raises(FatalError, match="SQL_ASCII"):
-        async with opened(source):
+        async with open_reader(source):
             pass
 
     postgres_server.drop_database(dsn)

@@ -110,7 +110,7 @@ def test_postgresql_answers_with_its_version(postgres: str) -> None:
         assert (tables, slots.fetchone()) == ((0,), (0,))
 
 
-def test_a_table_that_cannot_be_polled_is_told_before_it_runs(postgres: str) -> None:
+def test_a_table_that_cannot_be_polled_is_reported_before_it_runs(postgres: str) -> None:
     source = postgres_polling.Source(url=postgres, table="orders", column="at")
     with pytest.raises(ConduitError, match="there is no table"):
         probe(source)

@@ -168,7 +168,7 @@ def test_the_file_source_refuses_lines_that_repeat_a_key(
 
 
 @pytest.mark.parametrize("format", ["json", "opencdc"])
-def test_the_file_source_takes_the_last_value_if_told_to(
+def test_the_file_source_takes_the_last_value_if_set_so(
     format: Any, tmp_path: Path, read_all: Callable[..., list[Record]]
 ) -> None:
     path = tmp_path / "in.jsonl"
@@ -212,7 +212,7 @@ def test_processors_refuse_json_that_repeats_a_key() -> None:
         assert refused.value.message == message
 
 
-def test_json_decode_takes_the_last_value_if_told_to() -> None:
+def test_json_decode_takes_the_last_value_if_set_so() -> None:
     decode = json.Decode(field=".Payload.After", duplicate_keys="last")
     decode.open()
 

@@ -84,7 +84,7 @@ def test_a_record_has_its_stream_its_key_and_its_schema(tmp_path: Path) -> None:
     ]
 
 
-def test_several_streams_are_told_apart(tmp_path: Path) -> None:
+def test_several_streams_are_distinguished(tmp_path: Path) -> None:
     source = tap(tmp_path)
     both = singer.Source(command=TAP, config=source.options.config, select=["*"])
     with opened(both) as reader:

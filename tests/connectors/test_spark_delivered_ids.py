@@ -16,9 +16,9 @@ NAMES: list[list[PieceName]] = [[()], [(0,), (1,)], [(0,), (1, 0), (1, 1)], []]
 """How a record may arrive: whole, in pieces, or not at all."""
 
 
-def batch_of(arrivals: Sequence[Sequence[PieceName]], *, first: int = 0, source: str = "s") -> Batch:
-    span = Span("p", source, first, [b"%d" % (first + index) for index in range(len(arrivals))])
-    messages = [(first + index, name) for index, names in enumerate(arrivals) for name in names]
+def batch_of(pieces_by_message: Sequence[Sequence[PieceName]], *, first: int = 0, source: str = "s") -> Batch:
+    span = Span("p", source, first, [b"%d" % (first + index) for index in range(len(pieces_by_message))])
+    messages = [(first + index, name) for index, names in enumerate(pieces_by_message) for name in names]
     pieces = [name for _, name in messages]
     return Batch(span, [Record()] * len(messages), [at for at, _ in messages], pieces if any(pieces) else None)
 
@@ -28,17 +28,17 @@ def key_of(batch: Batch, index: int) -> bytes:
 
 
 @given(st.lists(st.sampled_from(NAMES), max_size=12), st.data())
-def test_exactly_what_was_written_is_known(arrivals: list[list[PieceName]], data: st.DataObject) -> None:
+def test_exactly_what_was_written_is_known(pieces_by_message: list[list[PieceName]], data: st.DataObject) -> None:
     """As by delivery keys, although batches are cut otherwise when records come again."""
-    once = batch_of(arrivals)
+    once = batch_of(pieces_by_message)
     kept = sorted(data.draw(st.sets(st.sampled_from(range(len(once))))) if len(once) else ())
     written = DeliveredIds()
     written.add(ids_of(once, kept))
     keys = {key_of(once, index) for index in kept}
 
-    cut = data.draw(st.integers(0, len(arrivals)))
-    halves = [batch_of(arrivals[:cut]), batch_of(arrivals[cut:], first=cut)]
-    for batch in [once, *halves, batch_of(arrivals, source="other")]:
+    cut = data.draw(st.integers(0, len(pieces_by_message)))
+    halves = [batch_of(pieces_by_message[:cut]), batch_of(pieces_by_message[cut:], first=cut)]
+    for batch in [once, *halves, batch_of(pieces_by_message, source="other")]:
         assert written.among(batch) == {index for index in range(len(batch)) if key_of(batch, index) in keys}
     assert len(written) == len(kept)
 

@@ -13,7 +13,7 @@ from conduit_connectors.policy_options import PolicyOptions
 from conduit_connectors.spark.changes import ChangeRows
 from conduit_connectors.spark.rows import Fields
 from conduit_connectors.sql.destination import SqlDestination
-from postgres_changes import opened, run_sql, slot_of
+from postgres_changes import open_reader, run_sql, slot_of
 from sql_world import World, postgres_world, world
 from waiting import until
 
@@ -198,7 +198,7 @@ async def test_a_large_value_that_an_update_leaves_alone_before_its_row_is_read_
     run_sql(postgres, f"INSERT INTO t SELECT g, 'a', {BIG} FROM generate_series(1, 3) g")
     destination = postgres_world(postgres).opened(table="copy", mode="upsert")
 
-    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])) as reader:
+    async with open_reader(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])) as reader:
         # After the slot was created, and before the first chunk is selected.
         run_sql(postgres, "UPDATE t SET v = 'b' WHERE id = 2")
         records = await reader.take(4)

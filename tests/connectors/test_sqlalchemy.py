@@ -271,7 +271,7 @@ class TestAddresses:
             ("postgresql+psycopg://u:p@ss@w@rd@here/db", "no address"),
         ],
     )
-    def test_that_are_none_are_told(self, url: str, why: str) -> None:
+    def test_that_are_none_are_reported(self, url: str, why: str) -> None:
         for connector in (Source(url=url, table="t", column="id"), Destination(url=url, table="t")):
             made: Any = connector.fresh()
             with pytest.raises(FatalError, match=why) as caught:

@@ -96,19 +96,19 @@ def test_what_is_no_json_object_is_refused_with_its_bytes() -> None:
 
 
 def test_headers_and_messages_are_sent_after_each_handshake() -> None:
-    heard: list[tuple[str, str | bytes]] = []
+    received: list[tuple[str, str | bytes]] = []
 
     def talk(connection: ServerConnection) -> None:
         assert connection.request is not None
-        heard.append((connection.request.headers["x-key"], connection.recv()))
-        connection.send(b"%d" % len(heard))
+        received.append((connection.request.headers["x-key"], connection.recv()))
+        connection.send(b"%d" % len(received))
 
     with serving(talk) as peer:
         found = read(opened(peer, headers={"x-key": "k"}, send=["subscribe"]), 3)
 
     # It hangs up after each.
     assert [after for after, _ in found] == [b"1", b"2", b"3"]
-    assert heard[:3] == [("k", "subscribe")] * 3
+    assert received[:3] == [("k", "subscribe")] * 3
 
 
 def test_a_slow_pipeline_makes_the_server_wait() -> None:
@@ -203,16 +203,16 @@ def numbers(into: list[Record], life: int) -> list[int]:
 
 async def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    heard: list[str | bytes] = []
+    received: list[str | bytes] = []
 
     def talk(connection: ServerConnection) -> None:
-        heard.append(connection.recv())
+        received.append(connection.recv())
         send_and_wait(b"one", b"two")(connection)
 
     with serving(talk) as peer:
         [pipeline] = load_example("websocket", tmp_path, {'"ws://localhost:8765/trades"': "url"}, url=peer.url)
         await run_until(pipeline, lambda: b"two" in content(tmp_path / "trades"), state=tmp_path / "state")
-    assert heard == ['{"subscribe": "trades"}']
+    assert received == ['{"subscribe": "trades"}']
 
 
 def content(folder: Path) -> bytes:

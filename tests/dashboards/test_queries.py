@@ -82,7 +82,7 @@ def pipelines(folder: Path) -> list[Pipeline]:
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[tuple[str, Fleet]]:
+async def serve_fleet(folder: Path) -> AsyncIterator[tuple[str, Fleet]]:
     """The address of a fleet's metrics, while its pipelines run."""
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery, recovery=Recovery(delay_seconds=0.2, delay_max_seconds=0.2))
@@ -119,7 +119,7 @@ async def test_every_query_parses_and_finds_something(
     scraping: "Scraping", prometheus_programs: "Programs", tmp_path: Path
 ) -> None:
     export(tmp_path)
-    async with served(tmp_path) as (target, fleet), scraping(target) as prometheus:
+    async with serve_fleet(tmp_path) as (target, fleet), scraping(target) as prometheus:
         queries = [query for board in BOARDS for panel in board.panels for query in panel.queries]
         queries += [Query(alert.value, alert.summary) for alert in ALERTS]
         assert await _missing(prometheus, queries) == []
@@ -141,11 +141,11 @@ async def _missing(prometheus: "Prometheus", queries: list[Query]) -> list[Query
     with trio.move_on_after(300):
         while queries:
             await trio.sleep(1)
-            queries = [query for query in queries if not await _found(prometheus, query)]
+            queries = [query for query in queries if not await _has_series(prometheus, query)]
     return queries
 
 
-async def _found(prometheus: "Prometheus", query: Query) -> bool:
+async def _has_series(prometheus: "Prometheus", query: Query) -> bool:
     """Whether the answer has a number, in a series with all labels that the legend names."""
     result = (await prometheus.get("/api/v1/query", query=chosen(query.expr)))["result"]
     labels = set(re.findall(r"\{\{ ?\$?(?:labels\.)?(\w+) ?\}\}", query.legend))
@@ -178,6 +178,6 @@ def _lint(prometheus_programs: "Programs", text: bytes) -> None:
         [prometheus_programs.promtool, "check", "metrics"], input=text, capture_output=True, timeout=300
     )
     # What prometheus_client itself exposes is not ours to name.
-    complaints = [line for line in done.stderr.decode().splitlines() if "conduit_" in line or "error" in line]
+    errors = [line for line in done.stderr.decode().splitlines() if "conduit_" in line or "error" in line]
 
-    assert complaints == []
+    assert errors == []

@@ -46,7 +46,7 @@ def pipeline(storage: FakeStorage, transactions: int) -> Pipeline:
     )
 
 
-async def committed(store: Store) -> int:
+async def count_committed(store: Store) -> int:
     claimed = await store.claim_state("p")
     assert claimed is not None
     return claimed.committed
@@ -80,7 +80,7 @@ async def test_gz_t10_a_start_reads_as_many_bytes_after_a_thousand_transactions_
     for transactions in (10, 1000):
         store, storage = CountingStore(), FakeStorage()
         await run_to_end(pipeline(storage, transactions), store)
-        assert await committed(store) == transactions
+        assert await count_committed(store) == transactions
         store.bytes = 0
         again = await run_to_end(pipeline(storage, transactions), store)
         read[transactions] = store.bytes
@@ -101,19 +101,19 @@ async def test_gz_t10_sqlite_works_as_little_at_a_start_after_a_thousand_transac
             # What is shown here does not depend on it, and a thousand times it takes long.
             await store.look(lambda tables: connection(tables).execute("PRAGMA synchronous=OFF"))
             await run_to_end(pipeline(storage, transactions), store)
-            assert await committed(store) == transactions
+            assert await count_committed(store) == transactions
         async with await SqliteStore.open(directory) as store:
-            after_end[transactions] = await counted(store, pipeline(storage, transactions))
+            after_end[transactions] = await count_records(store, pipeline(storage, transactions))
             # As if the process had died before it could show what it committed last.
             storage.applied, storage.staged = (0, 0), {(1, transactions): [storage.visible.pop()]}
-            after_kill[transactions] = await counted(store, pipeline(storage, transactions))
+            after_kill[transactions] = await count_records(store, pipeline(storage, transactions))
         assert storage.visible == list(range(transactions))
 
     assert 0 < after_end[1000] <= 1.1 * after_end[10]
     assert 0 < after_kill[1000] <= 1.1 * after_kill[10]
 
 
-async def counted(store: SqliteStore, declared: Pipeline) -> int:
+async def count_records(store: SqliteStore, declared: Pipeline) -> int:
     """How many steps the machine of SQLite takes for a run that has nothing to read: a row it looks at is several."""
     taken = [0]
 

@@ -34,7 +34,7 @@ def second(folder: Path) -> Pipeline:
     )
 
 
-async def drained(folder: Path, store: Store) -> list[bytes]:
+async def drain(folder: Path, store: Store) -> list[bytes]:
     """Run the second pipeline over what there is, and give what readers of its file see."""
     outcome = await run_to_end(second(folder), store)
     assert outcome.status is Status.COMPLETED, outcome.error
@@ -52,15 +52,15 @@ async def test_gz_t12_a_transaction_that_is_cut_short_upstream_is_seen_once_afte
             nursery.start_soon(cut_short.run)
             while _written(cut_short) < count:  # noqa: ASYNC110
                 await trio.sleep(0.01)
-            before = await drained(tmp_path, store)
+            before = await drain(tmp_path, store)
             cut_short.force()
     outcome = await run_to_end(first(tmp_path, items, bounded=True), store)
 
     assert before == []
     assert outcome.status is Status.COMPLETED, outcome.error
     expected = [b'{"n":%d}' % n for n in range(count)]
-    assert await drained(tmp_path, store) == expected
-    assert await drained(tmp_path, store) == expected
+    assert await drain(tmp_path, store) == expected
+    assert await drain(tmp_path, store) == expected
 
 
 def _written(supervisor: Supervisor) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 from conduit_connectors import memory
-from deferring_pipelines import by_tens, kept, numbers, passing, pipeline, summed
+from deferring_pipelines import by_tens, numbers, passing, pipeline, read_kept, summed
 from trio.testing import MockClock
 
 from conduit_py import (
@@ -34,7 +34,7 @@ from conduit_py.testing.fake_destinations import (
     FakeStorage,
     FakeTransactionalDestination,
 )
-from tests.exactly_once.upstream import Upstream, VirtualSource, committed, offset
+from tests.exactly_once.upstream import Upstream, VirtualSource, offset, read_committed
 
 
 class TestWhatItMeans:
@@ -56,7 +56,7 @@ class TestWhatItMeans:
         outcome = await run_to_end(pipeline(Watching(storage=storage), sources=[source]), store)
 
         assert (outcome.status, storage.history, storage.visible) == (Status.COMPLETED, [1, 2], [9, 10])
-        assert await committed(store) == 2
+        assert await read_committed(store) == 2
         assert offsets[0] < end == offsets[1]
 
     @pytest.mark.parametrize("kind", [FakeTransactionalDestination, FakeStagedDestination])
@@ -71,7 +71,7 @@ class TestWhatItMeans:
         assert storage.visible == list(range(35))
         assert list(keyed.by_key.values()) == list(range(35))
         # A try that was deferred has left nothing, neither in the state nor in its record.
-        assert await kept(store) == {"seen": list(range(35)), "tried": 35}
+        assert await read_kept(store) == {"seen": list(range(35)), "tried": 35}
 
     async def test_a_deferred_record_comes_again_as_it_came(self, autojump_clock: MockClock) -> None:
         records: list[Record] = []
@@ -100,7 +100,7 @@ class TestWhatItMeans:
         assert outcome.status is Status.COMPLETED
         assert storage.visible == list(range(35))
         assert {10, 20, 30} <= set(storage.history)
-        assert (await kept(store))["seen"] == list(range(35))
+        assert (await read_kept(store))["seen"] == list(range(35))
 
     async def test_every_record_may_be_deferred(self, autojump_clock: MockClock) -> None:
         @processor(state=True, defers=True)
@@ -125,7 +125,7 @@ class TestWhatItMeans:
         assert outcome.status is Status.COMPLETED
         assert storage.visible == list(range(35))
         assert {10, 20, 30} <= set(storage.history)
-        assert (await kept(store, "p"))["sum"] == sum(range(35))
+        assert (await read_kept(store, "p"))["sum"] == sum(range(35))
 
     async def test_filtered_split_and_refused_records_around_it(self, autojump_clock: MockClock) -> None:
         """Before the processor that defers, and behind it: what ends early is in the transaction of its neighbours."""
@@ -162,7 +162,7 @@ class TestWhatItMeans:
         passed = [n for n in range(35) if n not in (8, 9, 10, 21, 22)]
         assert outcome.status is Status.COMPLETED
         assert storage.visible == [m for n in passed for m in ([n, n] if n % 3 == 0 else [] if n % 3 == 1 else [n])]
-        assert (await kept(store, "doubled"))["count"] == len(passed)
+        assert (await read_kept(store, "doubled"))["count"] == len(passed)
         assert outcome.progress.dead_letters == 2
 
 
@@ -254,7 +254,7 @@ class TestSeveralSources:
         for at in range(3):
             mine = [n for n in storage.visible if n // 1000 == at]
             assert mine == list(range(1000 * at, 1000 * at + 30))
-            assert (await kept(store, "taking_turns"))[f"seen{at}"] == mine
+            assert (await read_kept(store, "taking_turns"))[f"seen{at}"] == mine
         ends = [0, *storage.history]
         shown = [storage.visible[start:stop] for start, stop in itertools.pairwise(ends)]
         assert all(len({n // 1000 for n in each}) == 1 for each in shown)
@@ -273,8 +273,8 @@ class TestSeveralSources:
         for at in range(3):
             mine = list(range(1000 * at, 1000 * at + 35))
             assert [n for n in storage.visible if n // 1000 == at] == mine
-            assert (await kept(store, f"s{at}:by_tens"))["seen"] == mine
-        assert (await kept(store, "summed"))["sum"] == sum(storage.visible)
+            assert (await read_kept(store, f"s{at}:by_tens"))["seen"] == mine
+        assert (await read_kept(store, "summed"))["sum"] == sum(storage.visible)
 
     async def test_a_source_that_does_not_come_past_it_is_not_held_up(self, autojump_clock: MockClock) -> None:
         one, other, store = FakeStorage(), FakeStorage(), MemoryStore()
@@ -298,4 +298,4 @@ class TestSeveralSources:
 
         assert outcome.status is Status.COMPLETED
         assert (one.visible, other.visible) == (list(range(35)), list(range(100, 120)))
-        assert (await kept(store, "summed"))["sum"] == sum(range(100, 120))
+        assert (await read_kept(store, "summed"))["sum"] == sum(range(100, 120))

@@ -5,7 +5,7 @@ import random
 import pytest
 import trio
 from conduit_connectors import memory
-from deferring_pipelines import kept, numbers, pipeline, summed
+from deferring_pipelines import numbers, pipeline, read_kept, summed
 from trio.testing import MockClock
 
 from conduit_py import (
@@ -55,7 +55,7 @@ class TestHowItEnds:
 
         assert supervisor.state.status in (Status.STOPPED, Status.COMPLETED)
         assert storage.history == [10, 20, 30, 35]
-        assert (await kept(store))["seen"] == list(range(35))
+        assert (await read_kept(store))["seen"] == list(range(35))
 
     @pytest.mark.parametrize("seconds", [1, 2.5, 4.5, 6.5])
     async def test_a_forceful_stop_while_a_record_is_deferred_leaves_it_to_the_next_run(
@@ -71,7 +71,7 @@ class TestHowItEnds:
         await run_to_end(pipeline(FakeStagedDestination(storage=storage)), store)
 
         assert storage.visible == list(range(35))
-        assert (await kept(store))["seen"] == list(range(35))
+        assert (await read_kept(store))["seen"] == list(range(35))
 
     async def test_a_transaction_that_fails_to_commit_takes_the_deferred_record_with_it(
         self, autojump_clock: MockClock
@@ -90,7 +90,7 @@ class TestHowItEnds:
 
         assert ended == [Status.DEGRADED, Status.DEGRADED, Status.COMPLETED]
         assert storage.history == [10, 20, 30, 35]
-        assert (await kept(store))["seen"] == list(range(35))
+        assert (await read_kept(store))["seen"] == list(range(35))
 
     async def test_a_poison_record_behind_a_deferred_one_is_found_alone(self, autojump_clock: MockClock) -> None:
         storage, store = FakeStorage(), MemoryStore()
@@ -101,7 +101,7 @@ class TestHowItEnds:
         assert "ValueError: the storage breaks at 23" in outcome.error.message
         assert storage.visible == list(range(23))
         await run_to_end(pipeline(FakeStagedDestination(storage=storage)), store)
-        assert (await kept(store))["seen"] == list(range(35))
+        assert (await read_kept(store))["seen"] == list(range(35))
 
     async def test_a_dead_letter_that_is_sent_again_through_it(self, autojump_clock: MockClock) -> None:
         """Letters come through the same door as records, some of them behind what is held, some deferred themselves."""
@@ -135,7 +135,7 @@ class TestHowItEnds:
 
         assert outcome.status is Status.COMPLETED
         assert sorted(storage.visible) == list(range(50))
-        assert sorted((await kept(store, "choosy"))["seen"]) == list(range(50))
+        assert sorted((await read_kept(store, "choosy"))["seen"]) == list(range(50))
         assert [n for n in storage.visible if n >= 35] == list(range(35, 50))
         assert (await store.letters.page(LetterFilter())).letters == []
 
@@ -188,10 +188,10 @@ async def test_any_schedule_of_any_sources_and_limits_cut_short_now_and_then(see
     outcome = await run_to_end(made(), store)
 
     assert outcome.status is Status.COMPLETED, outcome.error
-    state = await kept(store, "sometimes")
+    state = await read_kept(store, "sometimes")
     for name, count in sources.items():
         first = 1000 * int(name[1:])
         expected = [n for n in range(first, first + count) if n % 11 != 5]
         assert [n for n in home.visible if n in expected] == [n for n in staged.visible if n in expected] == expected
         assert state.get(f"seen{name[1:]}", []) == expected
-    assert (await kept(store, "summed")).get("sum", 0) == sum(home.visible)
+    assert (await read_kept(store, "summed")).get("sum", 0) == sum(home.visible)

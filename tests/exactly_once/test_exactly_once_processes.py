@@ -130,7 +130,7 @@ async def test_sums_are_exact_and_seen_once_in_order(tmp_path: Path, shim: Path 
 
     expected = list(enumerate(accumulate(range(ordeal.records))))
     assert rows(tmp_path) == expected
-    assert await committed(tmp_path) == expected
+    assert await read_committed(tmp_path) == expected
 
 
 def rows(folder: Path) -> list[tuple[int, int]]:
@@ -138,7 +138,7 @@ def rows(folder: Path) -> list[tuple[int, int]]:
         return connection.execute("SELECT n, sum FROM sums ORDER BY rowid").fetchall()
 
 
-async def committed(folder: Path) -> list[tuple[int, int]]:
+async def read_committed(folder: Path) -> list[tuple[int, int]]:
     """What a reader of committed messages sees in the journal."""
     seen: list[Any] = []
     outcome = await run_to_end(

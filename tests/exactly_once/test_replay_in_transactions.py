@@ -170,7 +170,7 @@ async def test_a_letter_that_breaks_its_destination_is_named_and_those_before_it
     assert culprit.state is last.state is LetterState.QUEUED
 
 
-async def test_the_desk_queues_it(autojump_clock: MockClock) -> None:
+async def test_the_service_queues_it(autojump_clock: MockClock) -> None:
     store, storage, refuses = MemoryStore(), FakeStorage(), {2}
     async with trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
@@ -178,8 +178,8 @@ async def test_the_desk_queues_it(autojump_clock: MockClock) -> None:
         fleet.start("p")
         await fleet["p"].ended.wait()
         refuses.clear()
-        desk = DeadLetterService(store.letters, lambda: {"p": fleet["p"]})
-        report = await desk.replay(EVERYTHING)
+        service = DeadLetterService(store.letters, lambda: {"p": fleet["p"]})
+        report = await service.replay(EVERYTHING)
         fleet.start("p")
         await fleet["p"].ended.wait()
 

@@ -49,7 +49,7 @@ async def fleet_with(pipeline: Pipeline, store: MemoryStore) -> AsyncIterator[Fl
         yield fleet
 
 
-async def completed(fleet: Fleet) -> None:
+async def wait_until_completed(fleet: Fleet) -> None:
     fleet.start("p")
     await fleet["p"].ended.wait()
     assert fleet["p"].state.error is None
@@ -68,13 +68,13 @@ class TestWithoutState:
         async with fleet_with(
             made(FakeStagedDestination(storage=staged), FakeKeyedDestination(storage=keyed)), store
         ) as fleet:
-            await completed(fleet)
-            trail = await fleet.trail("p", "s")
-            point = await fleet.replay("p", "s", trail.points[0].at)
-            await completed(fleet)
+            await wait_until_completed(fleet)
+            history = await fleet.position_history("p", "s")
+            point = await fleet.replay("p", "s", history.points[0].at)
+            await wait_until_completed(fleet)
 
-        assert [(each.position, each.start) for each in trail.points] == [(None, True), (b"memory:1:4", False)]
-        assert began <= trail.points[0].at
+        assert [(each.position, each.start) for each in history.points] == [(None, True), (b"memory:1:4", False)]
+        assert began <= history.points[0].at
         assert point.position is None
         # Those who know records by their keys know them again.
         assert staged.visible == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
@@ -83,11 +83,11 @@ class TestWithoutState:
     async def test_the_home_keeps_the_trail_for_a_store_that_did_not_get_to_it(self, autojump_clock: MockClock) -> None:
         store, home = MemoryStore(), FakeStorage()
         async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
-            await completed(fleet)
-            trail = await store.position_history("p", "s")
+            await wait_until_completed(fleet)
+            history = await store.position_history("p", "s")
         assert home.changes is not None
 
-        assert Changes.decode(home.changes).histories == {"s": trail.encode()}
+        assert Changes.decode(home.changes).histories == {"s": history.encode()}
 
 
 class TestWithState:
@@ -95,7 +95,7 @@ class TestWithState:
         store, storage = MemoryStore(), FakeStorage()
         async with fleet_with(made(FakeStagedDestination(storage=storage), processors=[counted]), store) as fleet:
             await fleet.set_position("p", "s", b"memory:1:0")
-            await completed(fleet)
+            await wait_until_completed(fleet)
             with pytest.raises(PositionBound, match="counted of pipeline 'p' keeps state") as refused:
                 await fleet.set_position("p", "s", b"memory:1:1")
             with pytest.raises(PositionBound):
@@ -113,12 +113,12 @@ class TestWithState:
     async def test_it_may_be_left_as_it_is_if_that_is_said(self, autojump_clock: MockClock) -> None:
         store, storage = MemoryStore(), FakeStorage()
         async with fleet_with(made(FakeStagedDestination(storage=storage), processors=[counted]), store) as fleet:
-            await completed(fleet)
+            await wait_until_completed(fleet)
             await fleet.set_position("p", "s", b"memory:1:2", keep_state=True)
-            await completed(fleet)
-            began = (await fleet.trail("p", "s")).points[0].at
+            await wait_until_completed(fleet)
+            began = (await fleet.position_history("p", "s")).points[0].at
             await fleet.replay("p", "s", began, keep_state=True)
-            await completed(fleet)
+            await wait_until_completed(fleet)
 
         assert storage.visible == [0, 1, 2, 3, 4, 3, 4, 0, 1, 2, 3, 4]
         assert await count_of(store) == 12
@@ -129,10 +129,10 @@ class TestWithState:
     ) -> None:
         store, storage = MemoryStore(), FakeStorage()
         async with fleet_with(made(kind(storage=storage), processors=[counted]), store) as fleet:
-            await completed(fleet)
+            await wait_until_completed(fleet)
             await fleet.start_over("p")
             before = await fleet.positions("p")
-            await completed(fleet)
+            await wait_until_completed(fleet)
 
         assert before == {}
         assert storage.visible == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
@@ -149,7 +149,7 @@ class TestWithState:
 class TestAfterACrashOfTheStoreBehindItsHome:
     """The home has committed a transaction that the store does not have yet when somebody sets a position."""
 
-    async def crashed(self, store: MemoryStore, home: FakeStorage) -> None:
+    async def crash(self, store: MemoryStore, home: FakeStorage) -> None:
         claim = await store.claim("p")
         await claim.commit(Changes(1, TransactionCheckpoint("d0").encode(), positions={"s": b"memory:1:1"}))
         home.visible = [0, 1, 2, 3]
@@ -159,9 +159,9 @@ class TestAfterACrashOfTheStoreBehindItsHome:
 
     async def test_without_that_it_goes_on_after_its_home(self, autojump_clock: MockClock) -> None:
         store, home = MemoryStore(), FakeStorage()
-        await self.crashed(store, home)
+        await self.crash(store, home)
         async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
-            await completed(fleet)
+            await wait_until_completed(fleet)
 
         assert home.visible == [0, 1, 2, 3, 4]
 
@@ -170,17 +170,17 @@ class TestAfterACrashOfTheStoreBehindItsHome:
         self, autojump_clock: MockClock, position: bytes | None, again: list[int]
     ) -> None:
         store, home = MemoryStore(), FakeStorage()
-        await self.crashed(store, home)
+        await self.crash(store, home)
         async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
             await fleet.set_position("p", "s", position)
-            await completed(fleet)
+            await wait_until_completed(fleet)
 
         assert home.visible == [0, 1, 2, 3, *again]
 
     async def test_a_source_that_was_exchanged_is_where_it_begins(self, autojump_clock: MockClock) -> None:
         store, home = MemoryStore(), FakeStorage()
         async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
-            await completed(fleet)
+            await wait_until_completed(fleet)
             first = TransactionCheckpoint.decode("p", Changes.decode(home.changes or b"").checkpoint).before
             other = Numbers(first=7, count=2, acked=lambda name, numbers: None, name="s")
             await fleet.replace(
@@ -192,7 +192,7 @@ class TestAfterACrashOfTheStoreBehindItsHome:
                     transaction=TransactionLimits(min_seconds=1, max_seconds=1),
                 )
             )
-            await completed(fleet)
+            await wait_until_completed(fleet)
             second = TransactionCheckpoint.decode("p", Changes.decode(home.changes or b"").checkpoint).before
 
         # With the position of the old one, a crash would be taken for a position that was set by hand.
@@ -201,10 +201,10 @@ class TestAfterACrashOfTheStoreBehindItsHome:
 
     async def test_to_start_over_brings_nothing_of_it_back(self, autojump_clock: MockClock) -> None:
         store, home = MemoryStore(), FakeStorage()
-        await self.crashed(store, home)
+        await self.crash(store, home)
         async with fleet_with(made(FakeTransactionalDestination(storage=home), processors=[counted]), store) as fleet:
             await fleet.start_over("p")
-            await completed(fleet)
+            await wait_until_completed(fleet)
 
         assert home.visible == [0, 1, 2, 3, 0, 1, 2, 3, 4]
         assert await count_of(store) == 5

@@ -31,10 +31,10 @@ from tests.exactly_once.upstream import (
     Upstream,
     VirtualDestination,
     VirtualSource,
-    committed,
     offset,
     pipeline,
     position,
+    read_committed,
     running,
 )
 
@@ -80,7 +80,7 @@ async def test_gz_t9_recovered_acks_are_written_again_once_more_is_harmless_and_
 
     assert seen == [[0, 1], [0, 1], [0, 1], [0, 1, 7]]
     assert "p: the last records of gone stay invisible: it was removed" in caplog.text
-    assert await committed(store) == 2
+    assert await read_committed(store) == 2
 
 
 def _batch(*numbers: int) -> Batch:
@@ -140,13 +140,13 @@ class TestGzT11:
         assert outcome.error is not None
         assert (outcome.status, outcome.error.node) == (Status.DEGRADED, "d0")
         assert f"the storage fails to {failing}" in outcome.error.message
-        assert (storage.visible, await committed(store), storage.torn_down) == ([], kept, 1)
+        assert (storage.visible, await read_committed(store), storage.torn_down) == ([], kept, 1)
 
         storage.failing = None
         outcome = await run_to_end(declared, store)
 
         assert (outcome.status, outcome.progress.read) == (Status.COMPLETED, 1 - kept)
-        assert (storage.visible, await committed(store), storage.torn_down) == ([0], 1, 2)
+        assert (storage.visible, await read_committed(store), storage.torn_down) == ([0], 1, 2)
 
     async def test_gz_t11_an_error_of_a_processor_ends_the_run_by_name_and_nothing_of_its_transaction_stays(
         self, tmp_path: Path, autojump_clock: MockClock
@@ -165,7 +165,7 @@ class TestGzT11:
         assert outcome.error is not None
         assert (outcome.status, outcome.error.node) == (Status.DEGRADED, "consume")
         assert "it cannot be consumed" in outcome.error.message
-        assert (storage.visible, await committed(store), storage.torn_down) == ([], 0, 1)
+        assert (storage.visible, await read_committed(store), storage.torn_down) == ([], 0, 1)
         assert outcome.positions == {}
 
 
@@ -193,14 +193,14 @@ async def test_gz_t12_a_transaction_that_is_half_written_upstream_during_a_fail_
             upstream.acknowledge()
             first = Supervisor(declared, store)
             nursery.start_soon(first.run)
-            await _shown(storage, 1)
+            await _wait_until_shown(storage, 1)
             first.force()
             begun = [each.begin for each in (await position(store)).checkpoint.producers]
             second = Supervisor(declared, store)
             nursery.start_soon(second.run)
             other.provisional(3)
             other.acknowledge()
-            await _shown(storage, 4)
+            await _wait_until_shown(storage, 4)
             second.stop()
 
     # What the other has begun is part of the checkpoint with which the second goes on.
@@ -209,7 +209,7 @@ async def test_gz_t12_a_transaction_that_is_half_written_upstream_during_a_fail_
     assert storage.visible == [0, 1, 2, 3]
 
 
-async def _shown(storage: FakeStorage, count: int) -> None:
+async def _wait_until_shown(storage: FakeStorage, count: int) -> None:
     while len(storage.visible) < count:  # noqa: ASYNC110
         await trio.sleep(0.01)
 

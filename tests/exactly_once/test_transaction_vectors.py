@@ -16,7 +16,7 @@ from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import run_to_end
 from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
-from tests.exactly_once.upstream import LOOK, Upstream, VirtualSource, committed, offset, pipeline, running
+from tests.exactly_once.upstream import LOOK, Upstream, VirtualSource, offset, pipeline, read_committed, running
 
 
 class SlowSource(VirtualSource):
@@ -46,11 +46,11 @@ class TestGzT4:
             for number in range(3):
                 upstream.provisional(number)
                 await trio.sleep(LOOK)
-            assert (await committed(store), supervisor.progress().read, storage.history) == (0, 0, [])
+            assert (await read_committed(store), supervisor.progress().read, storage.history) == (0, 0, [])
             upstream.acknowledge()
             await trio.sleep(LOOK)
 
-            assert (await committed(store), storage.history) == (1, [3])
+            assert (await read_committed(store), storage.history) == (1, [3])
         assert storage.visible == [0, 1, 2]
 
     async def test_gz_t4_what_is_acknowledged_before_the_minimum_joins_and_an_open_span_holds_up_nothing(
@@ -88,14 +88,14 @@ class TestGzT6:
         end = upstream.acknowledge()
         declared = pipeline(VirtualSource(path=tmp_path), FakeStagedDestination(storage=storage))
         async with running(declared, store) as supervisor:
-            assert (await committed(store), await offset(store)) == (1, end)
+            assert (await read_committed(store), await offset(store)) == (1, end)
             for _ in range(3):
                 upstream.again(written)
             await trio.sleep(5 + LOOK)
             (source,) = (meter for meter in supervisor.progress().nodes if meter.kind == "source")
 
             assert source.lag == sdk.Lag(bytes=0)
-            assert (await committed(store), supervisor.progress().read) == (1, 2)
+            assert (await read_committed(store), supervisor.progress().read) == (1, 2)
         assert storage.history == [2]
 
     async def test_gz_t6_what_follows_repetitions_takes_the_position_past_them_also_while_another_commits(
@@ -137,11 +137,11 @@ class TestGzT7:
         async with running(declared, store):
             # Read at 2 and at 4; a transaction lasts a second.
             await trio.sleep_until(3.5)
-            assert (storage.visible, await committed(store)) == ([1], 1)
+            assert (storage.visible, await read_committed(store)) == ([1], 1)
             assert await offset(store) < end
             await trio.sleep_until(5.5)
 
-            assert (storage.visible, await committed(store)) == ([1, 2], 2)
+            assert (storage.visible, await read_committed(store)) == ([1, 2], 2)
             assert await offset(store) == end
 
     async def test_gz_t7_a_run_that_was_split_goes_on_after_a_crash_with_what_was_not_committed(

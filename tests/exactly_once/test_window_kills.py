@@ -71,7 +71,7 @@ def test_sessions_are_exact_when_their_process_is_killed(
 
     killed = 0
     for folder, report in killed_copies(
-        tmp_path, pipeline, content, kills=KILLS, points=POINTS, copies_max=KILLS, seconds_max=60 + 20 * KILLS,
+        tmp_path, pipeline, content, kills=KILLS, points=POINTS, seconds_max=60 + 20 * KILLS,
         preloaded=["conduit_processors.window", "conduit_connectors.clock"],
         state=lambda copy: "state" if server is None else server.create_database(),
     ):  # fmt: skip

@@ -84,7 +84,7 @@ async def running(declared: Pipeline, store: Store) -> AsyncIterator[Supervisor]
         supervisor.stop()
 
 
-async def committed(store: Store) -> int:
+async def read_committed(store: Store) -> int:
     """How many transactions the pipeline has committed, in all its runs."""
     claimed = await store.claim_state("p")
     assert claimed is not None

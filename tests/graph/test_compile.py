@@ -1,4 +1,4 @@
-"""From a pipeline to its graph: the edges that lists and `after` imply, and every mistake named, all at once."""
+"""From a pipeline to its graph: the edges that lists and `after` imply, and every problem named, all at once."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def edges(graph: Graph) -> set[tuple[str, str]]:
     return set(graph.digraph.edges)
 
 
-def mistakes(written: Pipeline) -> list[tuple[str, str]]:
+def problems_of(written: Pipeline) -> list[tuple[str, str]]:
     with pytest.raises(PipelineInvalid) as invalid:
         compile_pipeline(written)
     for problem in invalid.value.problems:
@@ -161,11 +161,11 @@ class TestEdges:
         }
 
 
-class TestMistakes:
+class TestProblems:
     """Each is named, with its place in the user's file."""
 
     def test_no_source_and_no_destination(self) -> None:
-        assert mistakes(pipeline([], [], [])) == [
+        assert problems_of(pipeline([], [], [])) == [
             ("sources", "a pipeline needs at least one source"),
             ("destinations", "a pipeline needs at least one destination"),
         ]
@@ -173,21 +173,21 @@ class TestMistakes:
     def test_ids_that_are_taken(self) -> None:
         written = pipeline([source("a"), source("a")], [step("x"), step("a")], [sink("x")])
 
-        assert mistakes(written) == [
+        assert problems_of(written) == [
             ("a", "the id 'a' is already taken by a source"),
             ("a", "the id 'a' is already taken by a source"),
             ("x", "the id 'x' is already taken by a processor"),
         ]
 
     def test_an_id_that_the_runtime_uses_itself(self) -> None:
-        assert mistakes(pipeline(destinations=[sink("dead-letters")])) == [
+        assert problems_of(pipeline(destinations=[sink("dead-letters")])) == [
             ("dead-letters", "the id 'dead-letters' is already taken by the dead-letter handler"),
         ]
 
     def test_after_a_node_that_is_not_there(self) -> None:
         written = pipeline([source("orders")], [step("clean", after="ordres")], [sink("x", after=["clean", "nope"])])
 
-        assert mistakes(written) == [
+        assert problems_of(written) == [
             ("clean.after", "there is no node 'ordres'"),
             ("x.after", "there is no node 'nope'"),
         ]
@@ -199,12 +199,12 @@ class TestMistakes:
         ]
 
     def test_after_nothing(self) -> None:
-        assert mistakes(pipeline(destinations=[sink("x", after=[])])) == [
+        assert problems_of(pipeline(destinations=[sink("x", after=[])])) == [
             ("x.after", "names no node, so no record would ever arrive")
         ]
 
     def test_after_a_destination(self) -> None:
-        assert mistakes(pipeline(destinations=[sink("x"), sink("y", after="x")])) == [
+        assert problems_of(pipeline(destinations=[sink("x"), sink("y", after="x")])) == [
             ("y.after", "'x' is a destination, which has no output")
         ]
 
@@ -215,13 +215,13 @@ class TestMistakes:
             [sink("x", step("late")), sink("y", after="a:clean"), sink("z", after="x:late")],
         )
 
-        assert mistakes(written) == [
+        assert problems_of(written) == [
             ("y.after", "'a:clean' belongs to the source 'a' and cannot be joined by others"),
             ("z.after", "'x:late' belongs to the destination 'x' and cannot be joined by others"),
         ]
 
     def test_after_on_a_processor_of_a_source(self) -> None:
-        assert mistakes(pipeline([source("a", step("clean", after="a"))])) == [
+        assert problems_of(pipeline([source("a", step("clean", after="a"))])) == [
             ("a:clean.after", "is for processors of the pipeline, not of 'a'")
         ]
 
@@ -232,7 +232,7 @@ class TestMistakes:
             [sink("x", after=["two", "own"])],
         )
 
-        assert mistakes(written) == [
+        assert problems_of(written) == [
             ("processors.one", "the graph has a cycle: one → two → three → one"),
             ("processors.own", "the graph has a cycle: own → own"),
             ("sources.lonely", "its records go nowhere"),
@@ -241,7 +241,7 @@ class TestMistakes:
     def test_loose_ends(self) -> None:
         written = pipeline([source("a"), source("b")], [step("dead", after="b")], [sink("x", after="a")])
 
-        assert mistakes(written) == [("processors.dead", "its records go nowhere")]
+        assert problems_of(written) == [("processors.dead", "its records go nowhere")]
 
     def test_two_paths_to_one_node(self) -> None:
         written = pipeline(
@@ -250,7 +250,7 @@ class TestMistakes:
             [sink("x")],
         )
 
-        assert mistakes(written) == [("processors.join", "records of 'a' reach it on 2 paths")]
+        assert problems_of(written) == [("processors.join", "records of 'a' reach it on 2 paths")]
 
     def test_all_at_once_with_those_of_every_part(self) -> None:
         written = Pipeline(
@@ -282,7 +282,7 @@ class TestMistakes:
         assert all(str(problem) in str(invalid.value) for problem in invalid.value.problems)
 
     def test_exactly_once_into_a_destination_that_would_repeat_itself(self) -> None:
-        assert mistakes(pipeline(delivery="exactly_once")) == [
+        assert problems_of(pipeline(delivery="exactly_once")) == [
             (
                 "destinations.x",
                 "ScriptedDestination would write records again after a crash, which exactly_once does not allow",
@@ -292,7 +292,7 @@ class TestMistakes:
     def test_at_most_once_with_a_handler_that_keeps_letters(self) -> None:
         written = pipeline(delivery="at_most_once", dead_letters=DeadLetters(ScriptedDestination()))
 
-        assert mistakes(written) == [("dead_letters", "at_most_once drops refused records")]
+        assert problems_of(written) == [("dead_letters", "at_most_once drops refused records")]
 
 
 @given(st.data())
@@ -381,8 +381,8 @@ def test_a_processor_that_would_refuse_the_ticks_of_a_clock_is_a_problem() -> No
     def convert(**settings: Any) -> Processor:
         return Processor("convert", field.Convert(field="a", type="int"), **settings)
 
-    found = [problem for problem in mistakes(made(convert(), count)) if problem[0] == "processors.convert"]
+    found = [problem for problem in problems_of(made(convert(), count)) if problem[0] == "processors.convert"]
     assert found == [("processors.convert", "gets the ticks of 'clock' too, which are for 'count'")]
     by_hand = made(step("by-hand"), count), made(convert(when=same), count)
     for right in (made(count, before=[convert()]), *by_hand, made(count, convert())):
-        assert not [path for path, message in mistakes(right) if "ticks" in message]
+        assert not [path for path, message in problems_of(right) if "ticks" in message]

@@ -64,7 +64,7 @@ def promised(declared: Pipeline) -> list[tuple[str, str, str]]:
     return [(each.source, each.destination, each.promise) for each in guarantees(compile_pipeline(declared))]
 
 
-def mistakes(declared: Pipeline) -> dict[str, str]:
+def problems_of(declared: Pipeline) -> dict[str, str]:
     with pytest.raises(PipelineInvalid) as caught:
         compile_pipeline(declared)
     assert all(problem.suggestion for problem in caught.value.problems)
@@ -151,6 +151,11 @@ class TestOrder:
             (sqlite_queue.Source(path="q.db", messages="record"), file.Destination(path="o"), "in no order"),
             (file.Source(path="in"), spark.Sink(format="csv"), "in no order"),
             (generator.Source(count=1), objects.Destination(url="o", format="json"), "in order"),
+            (
+                generator.Source(count=1),
+                objects.Destination(url="o", partition_by=["n"]),
+                "in order for each partition",
+            ),
         ],
         ids=lambda value: (
             value if isinstance(value, str) else type(value).__module__.removeprefix("conduit_connectors.")
@@ -182,7 +187,7 @@ class TestRefusals:
             delivery="exactly_once",
         )
 
-        assert mistakes(declared) == {
+        assert problems_of(declared) == {
             "sources.in": "stdio cannot resume from a position, which exactly_once requires",
             "destinations.list": "memory would write records again after a crash, which exactly_once does not allow",
             "destinations.out.retry": "a write that fails ends the transaction, which is retried as a whole",
@@ -193,7 +198,7 @@ class TestRefusals:
     def test_letters_to_a_plain_destination(self) -> None:
         declared = pipeline(dead_letters=DeadLetters(log.Destination()), delivery="exactly_once")
 
-        assert list(mistakes(declared)) == ["dead_letters.handler"]
+        assert list(problems_of(declared)) == ["dead_letters.handler"]
 
     @pytest.mark.parametrize("handler", ["stop", "drop", "journal", FakeStagedDestination(storage=FakeStorage())])
     def test_letters_that_are_kept_once(self, handler: Any) -> None:
@@ -202,19 +207,19 @@ class TestRefusals:
     def test_state_without_a_transaction_to_keep_it_in(self) -> None:
         sources = [Source("in", generator.Source(count=1), processors=[remembering])]
 
-        [(path, message)] = mistakes(pipeline(sources=sources)).items()
+        [(path, message)] = problems_of(pipeline(sources=sources)).items()
         assert path == "sources.in.processors.remembering"
         assert message == "keeps state, which is correct after a crash only if it commits with the records"
 
     def test_state_that_several_workers_would_change(self) -> None:
         declared = pipeline(processors=[Processor("sum", remembering, workers=4)], delivery="exactly_once")
 
-        assert mistakes(declared) == {
+        assert problems_of(declared) == {
             "processors.sum.workers": "keeps state, which 4 workers would change in an arbitrary order"
         }
 
     def test_the_size_of_transactions_that_there_are_not(self) -> None:
-        assert mistakes(pipeline(transaction=TransactionLimits(max_records=5))) == {
+        assert problems_of(pipeline(transaction=TransactionLimits(max_records=5))) == {
             "transaction": "applies only to an exactly-once pipeline"
         }
 
@@ -228,7 +233,7 @@ class TestRefusals:
             return record
 
         declared = pipeline(processors=[one], delivery="exactly_once")
-        assert "a record and a state" in mistakes(declared)["processors.one"]
+        assert "a record and a state" in problems_of(declared)["processors.one"]
 
 
 def test_a_source_that_reads_in_another_order_each_time_is_refused_for_a_destination_by_delivery_key() -> None:
@@ -236,7 +241,7 @@ def test_a_source_that_reads_in_another_order_each_time_is_refused_for_a_destina
     single = Source("in", kafka.Source(servers="h:1", topics=["a"], partitions=[0]))
     keyed = [Destination("keyed", FakeKeyedDestination(storage=FakeStorage()))]
 
-    assert mistakes(pipeline(sources=[mixing], destinations=keyed, delivery="exactly_once")) == {
+    assert problems_of(pipeline(sources=[mixing], destinations=keyed, delivery="exactly_once")) == {
         "destinations.keyed": "recognises repeated records by positions, which differ each time that in reads them"
     }
     assert promised(pipeline(sources=[mixing], destinations=keyed)) == [("in", "keyed", "at least once")]
@@ -282,7 +287,7 @@ class TestClaims:
     """Two staged destinations of a pipeline on one table have one identity there, and would lose records."""
 
     @staticmethod
-    def told(*connectors: Any, **changes: Any) -> dict[str, str]:
+    def claim_problems(*connectors: Any, **changes: Any) -> dict[str, str]:
         destinations = [Destination(f"out{number}", each) for number, each in enumerate(connectors)]
         declared = pipeline(destinations=destinations, **({"delivery": "exactly_once"} | changes))
         try:
@@ -295,18 +300,18 @@ class TestClaims:
         one, same = delta.Destination(path=str(tmp_path / "t")), delta.Destination(path=f"file://{tmp_path}/x/../t/")
         other = delta.Destination(path=str(tmp_path / "u"))
 
-        assert self.told(one, same) == {
+        assert self.claim_problems(one, same) == {
             "destinations.out1": f"claims the Delta table {tmp_path}/t, as out0 does: each would take what the other "
             "writes for its own, and records would be lost; let one destination write there, with the inputs of both "
             "in `after`, or give each its own"
         }
-        assert self.told(one, other) == {}
-        assert self.told(one, same, delivery="at_least_once") == {}
+        assert self.claim_problems(one, other) == {}
+        assert self.claim_problems(one, same, delivery="at_least_once") == {}
 
     def test_dead_letters_in_the_table_of_a_destination_are_a_problem(self, tmp_path: Path) -> None:
         one, same = (delta.Destination(path=str(tmp_path / "t")) for _ in range(2))
 
-        assert list(self.told(one, dead_letters=DeadLetters(same))) == ["dead_letters.handler"]
+        assert list(self.claim_problems(one, dead_letters=DeadLetters(same))) == ["dead_letters.handler"]
 
     def test_two_destinations_of_one_file_or_spark_folder_are_a_problem(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path)
@@ -319,11 +324,11 @@ class TestClaims:
             ),
         ]
         for one, same in pairs:
-            problems = self.told(one, same)
+            problems = self.claim_problems(one, same)
             assert list(problems) == ["destinations.out1"]
             assert "hush" not in str(problems)
         nowhere = [file.Destination(path="/dev/null") for _ in range(2)]
-        assert self.told(*nowhere) == {}
+        assert self.claim_problems(*nowhere) == {}
 
     def test_tables_of_two_object_stores_are_two(self) -> None:
         one, same, other = (
@@ -331,10 +336,10 @@ class TestClaims:
             for path, host in (("s3://b/t", "one"), ("s3a://b//t/", "one"), ("s3://b/t", "other"))
         )
 
-        [(path, problem)] = self.told(one, same).items()
+        [(path, problem)] = self.claim_problems(one, same).items()
         assert path == "destinations.out1"
         assert "claims the Delta table s3://b/t at one:9000, as" in problem
-        assert self.told(one, other) == {}
+        assert self.claim_problems(one, other) == {}
 
     @pytest.mark.parametrize(
         ("change", "is_same"),
@@ -350,10 +355,10 @@ class TestClaims:
         catalog = {"type": "rest", "uri": "http://me:hush@here"}
         one = iceberg.Destination(table="db.t", catalog=catalog)
 
-        problems = self.told(one, iceberg.Destination(table="db.t", catalog=catalog | change))
+        problems = self.claim_problems(one, iceberg.Destination(table="db.t", catalog=catalog | change))
         assert list(problems) == (["destinations.out1"] if is_same else [])
         assert "hush" not in str(problems)
-        assert self.told(one, iceberg.Destination(table="db.u", catalog=catalog | change)) == {}
+        assert self.claim_problems(one, iceberg.Destination(table="db.u", catalog=catalog | change)) == {}
 
     def test_catalogs_of_one_database_differ_by_name(self, tmp_path: Path) -> None:
         uri, folder = f"sqlite:///{tmp_path}/catalog.db", f"{tmp_path}/x/.."
@@ -366,5 +371,5 @@ class TestClaims:
             )
         )
 
-        assert list(self.told(one, same)) == ["destinations.out1"]
-        assert self.told(one, other) == {}
+        assert list(self.claim_problems(one, same)) == ["destinations.out1"]
+        assert self.claim_problems(one, other) == {}

@@ -39,7 +39,7 @@ def test_nodes_may_have_longer_ids_than_pipelines() -> None:
         (("p", "a", "b", "c" * 257), "id"),
     ],
 )
-def test_longer_ones_are_a_mistake(ids: tuple[str, str, str, str], path: str) -> None:
+def test_longer_ones_are_a_problem(ids: tuple[str, str, str, str], path: str) -> None:
     with pytest.raises(PipelineInvalid) as invalid:
         compile_pipeline(pipeline(*ids))
 

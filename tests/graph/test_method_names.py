@@ -57,10 +57,10 @@ def problems(plugin: Any) -> list[str]:
 )
 def test_a_method_that_is_almost_one_of_ours_is_a_problem(base: type[Any], name: str, meant: str) -> None:
     wrong = type("Mine", (base,), {name: lambda self: None, "__module__": "mine"})
-    told = f"Mine.{name} is never called: the SDK has no such method (did you mean {meant!r}? If it is your own, "
+    message = f"Mine.{name} is never called: the SDK has no such method (did you mean {meant!r}? If it is your own, "
 
     (found,) = problems(wrong())
-    assert told in found
+    assert message in found
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ class Address(msgspec.Struct):
 
 
 class Place(msgspec.Struct):
-    lane: str
+    square: str
 
 
 class WithAddress(msgspec.Struct):

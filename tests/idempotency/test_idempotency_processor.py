@@ -262,7 +262,7 @@ async def test_within_the_transaction_it_needs_a_pipeline_that_has_transactions(
         await Bench().run([message("1")], Idempotency())
 
 
-def test_a_key_that_names_nothing_is_a_mistake_where_it_is_written() -> None:
+def test_a_key_that_names_nothing_is_a_problem_where_it_is_written() -> None:
     [problem] = Idempotency(key="headers.id").problems
 
     assert "write key, delivery, metadata.NAME or payload.NAME" in problem.message

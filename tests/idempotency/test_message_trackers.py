@@ -249,7 +249,7 @@ def test_me_16_the_second_of_two_at_once_waits_and_goes_on_only_if_the_first_is_
     assert second is not first_commits
 
 
-def test_me_16_in_memory_the_second_of_two_at_once_is_told_to_come_again() -> None:
+def test_me_16_in_memory_the_second_of_two_at_once_is_asked_to_come_again() -> None:
     tracker = MemoryTracker()
 
     def second() -> None:

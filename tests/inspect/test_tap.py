@@ -51,7 +51,7 @@ async def test_a_processor_of_payloads_shows_records(tmp_path: Path) -> None:
         processors=[double],
         destinations=[Destination("to", ScriptedDestination(log=EventLog()))],
     )
-    status, samples = await tapped(pipeline, "double")
+    status, samples = await tap_node(pipeline, "double")
 
     assert status is Status.COMPLETED
     assert [(sample.outcome, after_of(sample)) for sample in samples] == [("filtered", None), ("changed", [{"n": 4}])]
@@ -74,7 +74,7 @@ def made(
     )
 
 
-async def tapped(pipeline: Pipeline, node: str, **settings: Any) -> tuple[Status, list[Sample]]:
+async def tap_node(pipeline: Pipeline, node: str, **settings: Any) -> tuple[Status, list[Sample]]:
     """Run a pipeline with a tap on one node; how it ended and what the tap has kept."""
     taps, tap = Taps(), Tap(**settings)
     with taps.attach(node, tap):
@@ -98,7 +98,7 @@ def before_of(sample: Sample) -> Any:
 
 
 async def test_a_processor_is_shown_before_and_after_with_the_outcome(autojump_clock: MockClock) -> None:
-    status, samples = await tapped(made(EventLog(), 6, answer), "answer")
+    status, samples = await tap_node(made(EventLog(), 6, answer), "answer")
 
     assert status is Status.COMPLETED
     assert [(sample.message.sequence, sample.position, sample.outcome) for sample in samples] == [
@@ -126,7 +126,7 @@ async def test_a_processor_is_shown_before_and_after_with_the_outcome(autojump_c
 
 async def test_a_source_is_shown_as_read_and_as_refused(autojump_clock: MockClock) -> None:
     script = {1: Refuse("not JSON")}
-    status, samples = await tapped(made(EventLog(), 3, answer, source={"script": script}), "source")
+    status, samples = await tap_node(made(EventLog(), 3, answer, source={"script": script}), "source")
 
     assert status is Status.COMPLETED
     assert [(sample.outcome, sample.error) for sample in samples] == [
@@ -147,7 +147,7 @@ async def test_a_destination_is_shown_what_it_was_given_and_what_it_said(autojum
 
     script = {1: Refuse("no such customer")}
     pipeline = made(EventLog(), 6, to={"script": script}, when=wanted)
-    _, samples = await tapped(pipeline, "to")
+    _, samples = await tap_node(pipeline, "to")
 
     assert [(sample.message.sequence, sample.outcome, sample.error) for sample in samples] == [
         (0, "written", None),
@@ -164,14 +164,14 @@ async def test_a_destination_is_shown_what_it_was_given_and_what_it_said(autojum
 async def test_records_that_the_condition_of_a_destination_sends_elsewhere_are_filtered(
     autojump_clock: MockClock,
 ) -> None:
-    _, samples = await tapped(made(EventLog(), 4, when=lambda record: record.payload["n"] % 2), "to")
+    _, samples = await tap_node(made(EventLog(), 4, when=lambda record: record.payload["n"] % 2), "to")
 
     assert [sample.outcome for sample in samples] == ["filtered", "written", "filtered", "written"]
 
 
 async def test_a_refusal_that_comes_later_is_shown_when_it_comes(autojump_clock: MockClock) -> None:
     to = {"acks": AckMode.LATER, "script": {1: Refuse("the disk is full")}}
-    _, samples = await tapped(made(EventLog(), 3, to=to), "to")
+    _, samples = await tap_node(made(EventLog(), 3, to=to), "to")
 
     assert [(sample.message.sequence, sample.outcome, sample.error) for sample in samples] == [
         (0, "written", None),
@@ -186,17 +186,17 @@ async def test_what_ends_a_run_is_shown_too(autojump_clock: MockClock) -> None:
     def fatal(record: Record) -> Record:
         raise FatalError("the licence has expired")
 
-    stopped, of_processor = await tapped(made(EventLog(), 2, fatal), "fatal")
+    stopped, of_processor = await tap_node(made(EventLog(), 2, fatal), "fatal")
     script = {0: Fail("down", error=FatalError)}
-    failed, of_destination = await tapped(made(EventLog(), 2, to={"script": script}), "to")
+    failed, of_destination = await tap_node(made(EventLog(), 2, to={"script": script}), "to")
 
     assert (stopped, failed) == (Status.DEGRADED, Status.DEGRADED)
     assert [(sample.outcome, sample.error) for sample in of_processor] == [("failed", "the licence has expired")] * 2
     assert [(sample.outcome, sample.error) for sample in of_destination] == [("failed", "down")] * 2
 
 
-async def test_pieces_are_told_apart_downstream(autojump_clock: MockClock) -> None:
-    _, samples = await tapped(made(EventLog(), 3, answer), "to")
+async def test_pieces_are_distinguished_downstream(autojump_clock: MockClock) -> None:
+    _, samples = await tap_node(made(EventLog(), 3, answer), "to")
 
     assert [(sample.message.sequence, sample.message.piece) for sample in samples] == [(0, ()), (2, (0,)), (2, (1,))]
 
@@ -244,7 +244,7 @@ async def test_a_tap_that_nobody_reads_keeps_few_and_counts_the_rest(autojump_cl
 
 
 async def test_a_tap_takes_no_more_than_its_limit(autojump_clock: MockClock) -> None:
-    _, samples = await tapped(made(EventLog(), 60), "to", rate=1000, limit=7)
+    _, samples = await tap_node(made(EventLog(), 60), "to", rate=1000, limit=7)
 
     assert [sample.message.sequence for sample in samples] == list(range(7))
 
@@ -287,7 +287,7 @@ async def test_a_value_that_cannot_be_shown_is_no_concern_of_the_pipeline(autoju
         record.payload["odd"] = Unprintable()
         return record
 
-    status, samples = await tapped(made(EventLog(), 2, odd), "odd")
+    status, samples = await tap_node(made(EventLog(), 2, odd), "odd")
 
     assert status is Status.COMPLETED
     assert [after_of(sample) for sample in samples] == [
@@ -322,7 +322,7 @@ def growing() -> Pipeline:
 
 async def test_the_schema_that_a_source_announced_is_shown_once_per_version(autojump_clock: MockClock) -> None:
     for node in ("source", "to"):
-        status, samples = await tapped(growing(), node, redact=lambda text: text.replace("secret", "***"))
+        status, samples = await tap_node(growing(), node, redact=lambda text: text.replace("secret", "***"))
 
         assert status is Status.COMPLETED
         shown = [sample.source_schema for sample in samples]

@@ -163,7 +163,7 @@ def test_a_repair_makes_it_a_gap_and_no_offset_is_used_twice(directory: Path) ->
     assert [(each.kind, each.begin, each.end) for each in after.lost] == [("gap", finding.begin, end)]
 
 
-def test_the_number_of_lost_messages_is_told_if_a_header_tells_it(tmp_path: Path) -> None:
+def test_the_number_of_lost_messages_is_reported_if_a_header_has_it(tmp_path: Path) -> None:
     with FileLog(tmp_path) as log:
         log.append([b"a", b"b", b"c"])
     cut(tmp_path, 1)

@@ -35,20 +35,20 @@ def write(directory: Path, count: int, **options: int) -> list[int]:
         return [log.append([b"%d" % number]).begin for number in range(count)]
 
 
-def read_past_faults(directory: Path) -> tuple[list[bytes], list[JournalDamaged | JournalGap]]:
-    """Everything that can be read, and every fault met on the way. More faults than frames would be a loop."""
-    reader, found, faults = FileReader(directory, durable=False), list[bytes](), list[JournalDamaged | JournalGap]()
-    while len(faults) < 100:
+def read_past_errors(directory: Path) -> tuple[list[bytes], list[JournalDamaged | JournalGap]]:
+    """Everything that can be read, and every error met on the way. More errors than frames would be a loop."""
+    reader, found, errors = FileReader(directory, durable=False), list[bytes](), list[JournalDamaged | JournalGap]()
+    while len(errors) < 100:
         try:
             frame = reader.read()
-        except (JournalDamaged, JournalGap) as fault:
-            faults.append(fault)
+        except (JournalDamaged, JournalGap) as error:
+            errors.append(error)
             continue
         if frame is None:
             break
         found += frame.bodies
     reader.close()
-    return found, faults
+    return found, errors
 
 
 def test_a_journal_goes_on_when_it_is_opened_again(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_torn_tail_costs_only_what_was_not_finished(
     assert bodies(directory) == [*left, b"new"]
 
 
-def test_a_torn_tail_is_told_with_its_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_tail_is_reported_with_its_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     offsets = write(tmp_path, 3)
     os.truncate(files(tmp_path)[0], files(tmp_path)[0].stat().st_size - 1)
 
@@ -131,15 +131,15 @@ def test_a_flipped_bit_is_reported_by_offset_and_costs_one_frame(
     place = offsets[0] + int(at * (path.stat().st_size - 1 - offsets[0]))
     flip(path, place, 1 << bit)
 
-    found, faults = read_past_faults(directory)
+    found, errors = read_past_errors(directory)
 
     if place >= offsets[-1]:
         # The last frame of all could be one that is being written; opening the journal tells.
-        assert (found, faults) == ([b"%d" % number for number in range(29)], [])
+        assert (found, errors) == ([b"%d" % number for number in range(29)], [])
         return
-    (fault,) = faults
-    assert fault.begin <= place < fault.end
-    hit = [number for number, offset in enumerate(offsets) if fault.begin <= offset < fault.end]
+    (error,) = errors
+    assert error.begin <= place < error.end
+    hit = [number for number, offset in enumerate(offsets) if error.begin <= offset < error.end]
     assert len(hit) <= 1
     assert found == [b"%d" % number for number in range(30) if number not in hit]
 
@@ -149,9 +149,9 @@ def test_a_segment_whose_own_header_is_damaged_is_reported_as_a_whole(tmp_path: 
     starts = bases(tmp_path)
     flip(files(tmp_path)[1], 40, 1)
 
-    found, (fault,) = read_past_faults(tmp_path)
+    found, (error,) = read_past_errors(tmp_path)
 
-    assert (fault.begin, fault.end) == (starts[1], starts[2])
+    assert (error.begin, error.end) == (starts[1], starts[2])
     assert found[-1] == b"19"
     flip(files(tmp_path)[-1], 40, 1)
     with pytest.raises(JournalUnfit, match="its header is damaged"):
@@ -172,7 +172,7 @@ def test_damage_between_frames_is_set_aside_when_the_journal_is_opened(
     data = bytearray(path.read_bytes())
     data[offsets[2] + 68] ^= 4
     path.write_bytes(data)
-    assert [str(fault) for fault in read_past_faults(tmp_path)[1]] == [
+    assert [str(error) for error in read_past_errors(tmp_path)[1]] == [
         f"journal {tmp_path}: a frame whose checksum does not fit at offsets {offsets[2]} to {offsets[3]}"
     ]
 
@@ -182,7 +182,7 @@ def test_damage_between_frames_is_set_aside_when_the_journal_is_opened(
     assert f"offsets {offsets[2]} to {offsets[3]} was set aside" in caplog.text
     kept = tmp_path / "quarantine" / f"{offsets[2]:020d}-{offsets[3]:020d}.bin"
     assert kept.read_bytes() == bytes(data[offsets[2] : offsets[3]])
-    assert read_past_faults(tmp_path) == ([b"0", b"1", b"3", b"4", b"new"], [])
+    assert read_past_errors(tmp_path) == ([b"0", b"1", b"3", b"4", b"new"], [])
     reader = FileReader(tmp_path)
     assert len(list(reader)) == 5
     assert reader.skipped == [(offsets[2], offsets[3])]
@@ -193,10 +193,10 @@ def test_a_missing_segment_is_reported_once_and_reading_goes_on(tmp_path: Path) 
     starts = bases(tmp_path)
     files(tmp_path)[1].unlink()
 
-    found, faults = read_past_faults(tmp_path)
+    found, errors = read_past_errors(tmp_path)
 
-    assert [(fault.begin, fault.end) for fault in faults] == [(starts[1], starts[2])]
-    assert "a segment is lost" in str(faults[0])
+    assert [(error.begin, error.end) for error in errors] == [(starts[1], starts[2])]
+    assert "a segment is lost" in str(errors[0])
     assert found[0] == b"0"
     assert found[-1] == b"19"
     # What is appended goes behind what is there; only the reader of the missing range is concerned.
@@ -247,12 +247,12 @@ def test_a_disk_that_is_full_when_a_segment_ends_is_no_different(tmp_path: Path)
     assert len(files(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("fault", ["fail_sync", "fail_write"])
-def test_after_an_io_error_nothing_is_appended_until_the_journal_is_opened_again(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize("error", ["fail_sync", "fail_write"])
+def test_after_an_io_error_nothing_is_appended_until_the_journal_is_opened_again(tmp_path: Path, error: str) -> None:
     disk = FaultyDisk()
     log = FileLog(tmp_path, disk=disk)
     log.append([b"before"])
-    setattr(disk, fault, EIO)
+    setattr(disk, error, EIO)
     with pytest.raises(JournalFailed, match="Input/output error"):
         log.append([b"lost"])
     with pytest.raises(JournalFailed, match="takes no more appends"):

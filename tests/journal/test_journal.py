@@ -165,7 +165,7 @@ async def test_a_cancelled_append_is_carried_out_in_its_place(tmp_path: Path) ->
     assert sorted(found[:-1]) == [b"one", b"two"]
 
 
-async def test_a_failed_sync_is_told_to_everybody_who_waits_and_who_comes_later(tmp_path: Path) -> None:
+async def test_a_failed_sync_is_raised_for_everybody_who_waits_and_who_comes_later(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with Journal(FileLog(tmp_path, disk=disk)) as journal:
         await journal.append([b"before"])

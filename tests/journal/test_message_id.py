@@ -66,7 +66,7 @@ def test_unknown_flags_are_read_as_outside() -> None:
     ]
 
 
-def test_more_than_ten_bits_of_flags_are_a_mistake_of_the_program() -> None:
+def test_more_than_ten_bits_of_flags_are_an_error_of_the_program() -> None:
     with pytest.raises(AssertionError, match="1024"):
         MessageUuid(PRODUCER, 1, 1024).to_bytes()
 

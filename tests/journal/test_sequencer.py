@@ -204,7 +204,7 @@ def test_the_window_is_bounded_in_bytes_too() -> None:
     assert sequencer.replay_range[0] == 0
 
 
-def test_queueing_while_a_run_is_drained_is_a_mistake_of_the_program() -> None:
+def test_queueing_while_a_run_is_drained_is_an_error_of_the_program() -> None:
     log, sequencer = VectorLog(), Sequencer(JOURNAL)
     sequencer.queue(log.add("a1=A:1O"))
 

@@ -84,7 +84,7 @@ async def test_a_connector_drains_and_restarts_and_words_do_neither(folder: Path
         await until(lambda: site.fleet["p"].state.status is Status.RUNNING)
 
 
-async def test_a_rotated_secret_is_told_apart_from_an_edit(folder: Path) -> None:
+async def test_a_rotated_secret_is_distinguished_from_an_edit(folder: Path) -> None:
     (folder / "rate").write_text("10")
     yaml = YAML.format(id="p", status="running").replace("rate: 10", "rate: 'file:./rate'")
     async with following(folder, p_yaml=yaml) as site:

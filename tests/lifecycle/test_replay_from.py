@@ -21,7 +21,7 @@ def made(log: EventLog, records: int = 5) -> Pipeline:
     )
 
 
-async def completed(fleet: Fleet) -> None:
+async def wait_until_completed(fleet: Fleet) -> None:
     fleet.start("a")
     await fleet["a"].ended.wait()
 
@@ -32,15 +32,15 @@ async def test_a_source_is_set_back_to_where_it_was() -> None:
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery)
         await fleet.add(made(log))
-        await completed(fleet)
-        trail = await fleet.trail("a", "source")
+        await wait_until_completed(fleet)
+        history = await fleet.position_history("a", "source")
         latest = await fleet.replay("a", "source", time.time())
         stayed = await fleet.positions("a")
-        first = await fleet.replay("a", "source", trail.points[0].at)
-        await completed(fleet)
+        first = await fleet.replay("a", "source", history.points[0].at)
+        await wait_until_completed(fleet)
 
-    assert [(point.position, point.start) for point in trail.points] == [(None, True), (b"4", False)]
-    assert began <= trail.points[0].at <= trail.points[1].at <= time.time()
+    assert [(point.position, point.start) for point in history.points] == [(None, True), (b"4", False)]
+    assert began <= history.points[0].at <= history.points[1].at <= time.time()
     assert (latest.position, stayed) == (b"4", {"source": b"4"})
     assert first.position is None
     assert log.numbers("to") == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
@@ -54,11 +54,11 @@ async def test_what_is_not_known_or_under_way_is_refused() -> None:
         await fleet.add(made(log))
         with pytest.raises(PositionUnknown, match="no point is known yet"):
             await fleet.replay("a", "source", time.time())
-        await completed(fleet)
+        await wait_until_completed(fleet)
         with pytest.raises(PositionUnknown, match="was at 2001-09-09T01:46:40") as early:
             await fleet.replay("a", "source", 1e9)
         with pytest.raises(PipelineUnknown, match="no source 'sauce'"):
-            await fleet.trail("a", "sauce")
+            await fleet.position_history("a", "sauce")
         fleet.start("a")
         with pytest.raises(PipelineBusy):
             await fleet.replay("a", "source", time.time())
@@ -72,7 +72,7 @@ async def test_another_connector_under_the_same_id_has_no_past() -> None:
     async with trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
         await fleet.add(made(log))
-        await completed(fleet)
+        await wait_until_completed(fleet)
         other = Pipeline(
             "a",
             sources=[Source("source", memory.Source(records=[]))],
@@ -80,7 +80,7 @@ async def test_another_connector_under_the_same_id_has_no_past() -> None:
         )
         kept = len((await store.position_history("a", "source")).points)
         await fleet.replace(other)
-        await completed(fleet)
+        await wait_until_completed(fleet)
 
     assert kept == 2
     assert (await store.position_history("a", "source")).points == []

@@ -120,7 +120,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await trio.sleep(0.1)
 
 
-async def finished(supervisor: Supervisor, log: EventLog, records: int = 4 * RECORDS) -> None:
+async def wait_until_finished(supervisor: Supervisor, log: EventLog, records: int = 4 * RECORDS) -> None:
     await until(lambda: len(log.stored["x"]) + len(log.stored["y"]) >= records)
     supervisor.stop()
 
@@ -133,7 +133,7 @@ async def test_each_record_meets_one_version_everywhere_once_and_in_order(seed: 
         nursery.start_soon(supervisor.run)
         await trio.sleep(2 + seed / 10)
         await supervisor.swap(compile_pipeline(bench.pipeline("new")), NODES)
-        await finished(supervisor, bench.log)
+        await wait_until_finished(supervisor, bench.log)
 
     versions = bench.check()
     assert {"old", "new"} == set(versions)
@@ -155,7 +155,7 @@ async def test_many_swaps_in_a_row_also_while_nothing_can_leave(seed: int) -> No
         for version in range(1, 6):
             await trio.sleep(seed / 5)
             await supervisor.swap(compile_pipeline(bench.pipeline(str(version))), NODES)
-        await finished(supervisor, bench.log)
+        await wait_until_finished(supervisor, bench.log)
 
     versions = bench.check()
     assert versions[-1] == "5"
@@ -194,7 +194,7 @@ async def test_one_that_cannot_be_opened_changes_nothing(seed: int) -> None:
         with pytest.raises(NodeFailed, match="second: open failed: ConnectionError: no such service"):
             await supervisor.swap(compile_pipeline(bench.pipeline("new")), NODES)
         assert "first-new" in bench.life.closed
-        await finished(supervisor, bench.log)
+        await wait_until_finished(supervisor, bench.log)
 
     assert set(bench.check()) == {"old"}
     assert sorted(bench.life.opened) == sorted(bench.life.closed)
@@ -213,7 +213,7 @@ async def test_a_record_that_is_retried_stays_with_the_version_it_met_first(seed
         await until(lambda: "at-b-old" in bench.life.opened)
         await trio.sleep(1 + seed / 10)
         await supervisor.swap(compile_pipeline(bench.pipeline("new")), NODES)
-        await finished(supervisor, bench.log, records=4 * RECORDS - 4)
+        await wait_until_finished(supervisor, bench.log, records=4 * RECORDS - 4)
 
     assert [letter.message.sequence for letter in letters] == [3, 3]
     assert [(letter.node, letter.failures[0].attempt) for letter in letters] == [("first", 5)] * 2
@@ -235,7 +235,7 @@ async def test_a_dead_letter_names_the_node_under_the_new_version_too(seed: int)
         nursery.start_soon(supervisor.run)
         await trio.sleep(2)
         await supervisor.swap(compile_pipeline(new), NODES)
-        await finished(supervisor, bench.log, records=4 * 40)
+        await wait_until_finished(supervisor, bench.log, records=4 * 40)
 
     assert sorted(letter.message.sequence for letter in letters) == sorted([*range(40, RECORDS)] * 2)
     assert {(letter.node, letter.error) for letter in letters} == {("second", "ValueError: not this one")}

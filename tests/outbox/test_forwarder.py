@@ -184,7 +184,7 @@ async def test_new_messages_are_looked_for_every_period(autojump_clock: MockCloc
     assert receiver.at == [120]
 
 
-async def test_a_forwarder_may_be_told_which_targets_are_its_own(box: Box) -> None:
+async def test_a_forwarder_may_be_given_the_targets_that_are_its_own(box: Box) -> None:
     receiver = Receiver()
     await box.add(("mail", b"1"), ("sms", b"2"))
     await Forwarder(box.outbox, receiver.send, targets=["sms"]).drain()
@@ -252,7 +252,7 @@ async def test_a_forwarder_that_loses_its_lease_stops_and_removes_nothing(autoju
     assert (arrived, receiver.bodies(), started) == (2, [b"1", b"2"], [b"1"])
 
 
-async def test_what_was_sent_when_a_forwarder_is_told_to_end_is_not_sent_again(autojump_clock: MockClock) -> None:
+async def test_what_was_sent_when_a_forwarder_is_asked_to_end_is_not_sent_again(autojump_clock: MockClock) -> None:
     box = StoreBox(MemoryStore())
     await box.add(("mail", b"1"), ("mail", b"2"), ("mail", b"3"))
     receiver = Receiver()

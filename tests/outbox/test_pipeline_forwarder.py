@@ -126,7 +126,7 @@ async def test_what_is_published_arrives_in_order_before_the_run_is_over(store: 
     assert await store.outbox.targets() == []
 
 
-async def test_published_records_with_one_position_are_still_told_apart(store: Store) -> None:
+async def test_published_records_with_one_position_are_still_distinguished(store: Store) -> None:
     """Destinations may know messages by owner and position, as they may by delivery key."""
 
     @processor(state=True)
@@ -250,7 +250,7 @@ async def test_a_pipeline_without_an_outbox_leaves_it_to_others(store: Store) ->
     assert await store.outbox.targets() == ["mail", "press"]
 
 
-class TestMistakes:
+class TestProblems:
     async def test_a_target_that_the_outbox_does_not_have_ends_the_run_by_name(self, autojump_clock: MockClock) -> None:
         outcome = await run_to_end(pipeline(3, {"mial": counted(), "press": counted()}))
 

@@ -41,7 +41,7 @@ def test_a_letter_is_found_mended_and_sent_again_and_the_others_discarded(open_p
     page.get_by_role("link", name="the amount -15 is below 0").click()
 
     expect(page.get_by_role("heading", name="Dead letter")).to_be_visible()
-    expect(page.locator(".fault-message")).to_have_text("ValueError: the amount -15 is below 0")
+    expect(page.locator(".error-message")).to_have_text("ValueError: the amount -15 is below 0")
     mend(page, '"amount": -15', '"amount": 15')
     expect(page.locator("[data-change=changed]")).to_contain_text("payload.after.amount")
 

@@ -57,7 +57,7 @@ def test_a_token_is_asked_for_refused_taken_and_forgotten(open_page: "OpenPage",
     assert "leaky" not in page.content()
 
     sign_in(page, "x" * 30)
-    expect(dialog.get_by_role("alert")).to_have_text("The server does not know that token.")
+    expect(dialog.get_by_role("alert")).to_have_text("The server refused that token.")
     sign_in(page, READER)
     expect(page.locator("[data-row=leaky]")).to_be_visible()
     expect(dialog).to_have_count(0)
@@ -132,7 +132,7 @@ def test_a_secret_is_nowhere_on_the_page_not_even_in_a_record(open_page: "OpenPa
     sign_in(page, OPERATOR)
     page.get_by_role("button", name="Tap").click()
 
-    expect(page.locator(".exhibit [data-change=added]").first).to_contain_text("payload.after.told")
+    expect(page.locator(".record-sample [data-change=added]").first).to_contain_text("payload.after.told")
     assert SECRET not in page.content()
 
 

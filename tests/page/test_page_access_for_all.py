@@ -12,7 +12,7 @@ PLACES = {
     "fleet": ("#/", "[data-row=flowing]"),
     "pipeline": ("#/pipelines/flowing", ".graph-node"),
     "node": ("#/pipelines/flowing/nodes/cents", ".panel"),
-    "error": ("#/pipelines/broken", ".fault"),
+    "error": ("#/pipelines/broken", ".error"),
     "positions": ("#/pipelines/flowing/positions", ".positions li"),
     "letters": ("#/dead-letters", ".empty"),
     "lost": ("#/nowhere", ".empty"),

@@ -62,11 +62,11 @@ def test_an_edge_is_red_where_what_follows_is_too_slow_and_the_node_says_what_it
 def test_an_error_comes_with_its_cause_and_a_suggestion(open_page: "OpenPage", shop: "Site") -> None:
     page = open_page(f"{shop.url}/#/pipelines/broken")
 
-    fault = page.get_by_role("region", name="Error")
-    expect(fault).to_contain_text("ValueError: order 0 is too small")
-    expect(fault).to_contain_text("Suggestion")
-    expect(fault).to_contain_text("dead_letters=")
-    expect(fault.get_by_role("link", name="picky")).to_be_visible()
+    shown = page.get_by_role("region", name="Error")
+    expect(shown).to_contain_text("ValueError: order 0 is too small")
+    expect(shown).to_contain_text("Suggestion")
+    expect(shown).to_contain_text("dead_letters=")
+    expect(shown.get_by_role("link", name="picky")).to_be_visible()
     expect(page.locator("[data-node=picky]")).to_have_attribute("data-mood", "failed")
 
 
@@ -96,11 +96,11 @@ def test_a_rotated_secret_is_why_a_pipeline_was_restarted(
     page = open_page(f"{site.start().url}/#/pipelines/secretive")
     expect(page.locator(".graph-node")).to_have_count(2)
     secret.write_text("7")
-    fault = page.get_by_role("region", name="Problem with the definition")
-    expect(fault).to_contain_text("is not what it was when it was read; the old one is in use")
+    shown = page.get_by_role("region", name="Problem with the definition")
+    expect(shown).to_contain_text("is not what it was when it was read; the old one is in use")
     site.http.post("/api/v1/reload").raise_for_status()
 
-    expect(fault).to_have_count(0)
+    expect(shown).to_have_count(0)
     events = page.get_by_role("region", name="Events")
     expect(events).to_contain_text("its file is the same: a secret or something else that it uses is not")
     expect(events).to_contain_text("is started (asked by file reload)")
@@ -120,10 +120,10 @@ def test_a_tap_shows_what_a_node_does_to_records(open_page: "OpenPage", shop: "S
     panel = page.get_by_role("complementary", name="Node cents")
     panel.get_by_role("button", name="Tap").click()
 
-    exhibit = panel.locator(".exhibit").first
-    expect(exhibit).to_contain_text("changed")
-    expect(exhibit.locator("[data-change=removed]")).to_contain_text("payload.after.amount")
-    expect(exhibit.locator("[data-change=added]")).to_contain_text("payload.after.cents")
+    sample = panel.locator(".record-sample").first
+    expect(sample).to_contain_text("changed")
+    expect(sample.locator("[data-change=removed]")).to_contain_text("payload.after.amount")
+    expect(sample.locator("[data-change=added]")).to_contain_text("payload.after.cents")
     expect(panel.locator(".tap-dropped")).to_contain_text("passed by unseen")
 
     panel.get_by_role("button", name="Stop tap").click()
@@ -198,10 +198,10 @@ def test_a_bad_edit_is_shown_where_it_is_while_the_pipeline_goes_on(open_page: "
     expect(page.locator(".graph-node")).to_have_count(2)
     site.write("few.py", FEW.replace("count=5", "rates=1"))
 
-    fault = page.get_by_role("region", name="Problem with the definition")
-    expect(fault).to_contain_text("goes on as it was")
-    expect(fault).to_contain_text("few.py:")
-    expect(fault).to_contain_text("Suggestion")
+    shown = page.get_by_role("region", name="Problem with the definition")
+    expect(shown).to_contain_text("goes on as it was")
+    expect(shown).to_contain_text("few.py:")
+    expect(shown).to_contain_text("Suggestion")
     assert site.status("few") == "running"
 
 

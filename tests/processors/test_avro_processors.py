@@ -107,7 +107,7 @@ class TestExamplesOfConduit:
         assert result == example(key={"myString": "bar", "myInt": 1})
 
 
-def test_settings_of_conduit_become_options_and_mistakes_name_the_setting() -> None:
+def test_settings_of_conduit_become_options_and_problems_name_the_setting() -> None:
     settings = {"url": "https://registry", "auth.basic.username": "ada", "auth.basic.password": "hunter22"}
     settings |= {"tls.ca.cert": "ca.pem", "tls.client.cert": "c.pem", "tls.client.key": "k.pem"}
     options = in_conduit("avro.decode", settings).options

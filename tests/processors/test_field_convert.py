@@ -194,7 +194,7 @@ def test_the_type_may_be_a_python_type(python: PythonType, name: str) -> None:
     assert Convert(field="x", type=python).options.type == name
 
 
-def test_mistakes_in_the_options_are_all_reported() -> None:
+def test_problems_in_the_options_are_all_reported() -> None:
     convert = Convert(field=".Metadata.x", type="uuid")  # type: ignore[arg-type]
 
     assert [(problem.path, problem.message) for problem in convert.problems] == [

@@ -67,7 +67,7 @@ def test_exclude_refuses_to_leave_a_field_hidden_in_raw_bytes(refusal: Refusal) 
         (".Operation", ["fields.0"]),
     ],
 )
-def test_exclude_reports_every_mistake(fields: Any, paths: list[str]) -> None:
+def test_exclude_reports_every_problem(fields: Any, paths: list[str]) -> None:
     assert [problem.path for problem in Exclude(fields=fields).problems] == paths
 
 
@@ -159,7 +159,7 @@ def test_rename_refuses_what_it_cannot_do_whole(refusal: Refusal, mapping: Any, 
         ),
     ],
 )
-def test_rename_reports_a_mistaken_mapping(mapping: Any, path: str, message: str) -> None:
+def test_rename_reports_a_wrong_mapping(mapping: Any, path: str, message: str) -> None:
     [problem] = Rename(mapping=mapping).problems
 
     assert (problem.path, problem.message) == (path, message)
@@ -270,7 +270,7 @@ async def _async_value(record: Record) -> int:
         ("x", _async_value, "value", "must not be an async function; write a processor for that"),
     ],
 )
-def test_set_reports_mistakes_before_anything_runs(field: str, value: Any, path: str, message: str) -> None:
+def test_set_reports_problems_before_anything_runs(field: str, value: Any, path: str, message: str) -> None:
     [problem] = Set(field=field, value=value).problems
 
     assert (problem.path, problem.message) == (path, message)

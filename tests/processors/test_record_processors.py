@@ -139,7 +139,7 @@ def test_a_record_on_which_a_condition_is_neither_true_nor_false_is_refused(refu
     )
 
 
-async def _wanted(record: Record) -> bool:
+async def _is_wanted(record: Record) -> bool:
     return True
 
 
@@ -150,10 +150,10 @@ async def _wanted(record: Record) -> bool:
         ("{{ .Payload.After.x", "must be a condition (a {{ has no }}, or a quote in it no end, at character 1), "),
         ("sometimes", "must be a condition (is no CEL: undeclared reference to 'sometimes', at character 1)"),
         (5, "must be a condition (it must be text), not 5"),
-        (_wanted, "must answer at once: write a plain function, not an async one"),
+        (_is_wanted, "must answer at once: write a plain function, not an async one"),
     ],
 )
-def test_a_mistaken_condition_is_reported_before_anything_runs(processor: Any, condition: Any, message: str) -> None:
+def test_a_wrong_condition_is_reported_before_anything_runs(processor: Any, condition: Any, message: str) -> None:
     [problem] = processor(condition).problems
 
     assert problem.path == "condition"
@@ -184,7 +184,7 @@ def test_error_takes_a_function_of_the_record_for_its_message(refusal: Refusal) 
     assert refusal(Error(message=why), Record.of(b"raw")).message.startswith("why (payload.after is raw bytes")
 
 
-def test_error_reports_a_mistaken_template() -> None:
+def test_error_reports_a_wrong_template() -> None:
     [problem] = Error(message="{{ fail }}").problems
 
     assert problem.path == "message"

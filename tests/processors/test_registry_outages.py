@@ -12,7 +12,7 @@ from conduit_connectors import memory
 from conduit_processors import avro
 from conduit_processors.registry import processors
 from conduit_processors.registry.client import REFERENCES_MAX
-from registry_calls import opened, process
+from registry_calls import open_processor, process
 from scripted_registry import Answer, scripted_registry
 from waiting import until
 
@@ -214,7 +214,7 @@ async def test_a_schema_that_cannot_be_used_refuses_its_records_alone(answer: An
 async def test_a_schema_is_asked_for_once_and_few_are_kept() -> None:
     answers: dict[str, Any] = {f"/schemas/ids/{n}": (200, LONG) for n in range(520)}
     many = [b"\x00" + n.to_bytes(4, "big") + b"\x02" for n in range(520)]
-    async with scripted_registry(answers) as registry, opened(avro.Decode(url=registry.url)) as processor:
+    async with scripted_registry(answers) as registry, open_processor(avro.Decode(url=registry.url)) as processor:
         await processor.process_batch(batch_of(*[DATA] * 500))
         once = len(registry.requests)
         results = await processor.process_batch(batch_of(*many))
@@ -227,7 +227,7 @@ async def test_a_schema_is_asked_for_once_and_few_are_kept() -> None:
 async def test_subjects_that_a_record_decides_stay_one_part_of_the_path() -> None:
     async with scripted_registry({}) as registry:
         encode = avro.Encode(url=registry.url, topic="{{ .Payload.After.t }}")
-        async with opened(encode) as processor:
+        async with open_processor(encode) as processor:
             [refused] = await processor.process_batch(batch_of({"t": "../../config?x=\ud800#"}))
 
     assert isinstance(refused, RecordRefused)

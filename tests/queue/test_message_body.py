@@ -54,9 +54,9 @@ MESSAGES: list[tuple[str, bytes, BodyKind, MessageBody]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "kind", "finding"), [pytest.param(*case[1:], id=case[0]) for case in MESSAGES])
-def test_qw_m_what_a_message_is_about(body: bytes, kind: BodyKind, finding: MessageBody) -> None:
-    assert parse_body(QueueDelivery("m1", "h1", body), kind) == finding
+@pytest.mark.parametrize(("body", "kind", "expected"), [pytest.param(*case[1:], id=case[0]) for case in MESSAGES])
+def test_qw_m_what_a_message_is_about(body: bytes, kind: BodyKind, expected: MessageBody) -> None:
+    assert parse_body(QueueDelivery("m1", "h1", body), kind) == expected
 
 
 MALFORMED = [b"", b"{}", b"[]", b'{"Records": []}', b'{"Records": [{"eventName": "ObjectCreated:Put"}]}', b"not json"]
@@ -64,10 +64,10 @@ MALFORMED = [b"", b"{}", b"[]", b'{"Records": []}', b'{"Records": [{"eventName":
 
 @pytest.mark.parametrize("body", MALFORMED)
 def test_qw_m2_a_notification_that_lacks_something_is_unreadable_and_says_what(body: bytes) -> None:
-    finding = parse_body(QueueDelivery("m1", "h1", body), BodyKind.S3)
+    expected = parse_body(QueueDelivery("m1", "h1", body), BodyKind.S3)
 
-    assert isinstance(finding, Unreadable)
-    assert "S3 event notification" in finding.reason
+    assert isinstance(expected, Unreadable)
+    assert "S3 event notification" in expected.reason
 
 
 def test_qw_po1_the_beginning_comes_before_every_offset_and_any_end_after_all_of_them() -> None:

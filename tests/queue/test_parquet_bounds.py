@@ -74,7 +74,7 @@ def repeated(value: Any, count: int, kind: pa.DataType | None = None) -> pa.Arra
 
 
 def test_a_long_text_that_is_stored_once(tmp_path: Path) -> None:
-    """The finding: each batch of 4096 rows took 1.16 GB."""
+    """Found once: each batch of 4096 rows took 1.16 GB."""
     path = write(tmp_path / "a.parquet", repeated("x" * 283_000, 5000), compression="brotli", store_schema=False)
     assert path.stat().st_size < 2000
     outcome = read(path)

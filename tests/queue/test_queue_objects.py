@@ -142,6 +142,6 @@ def test_an_object_that_is_not_in_s3_is_said_to_be_missing(bucket: Bucket) -> No
 async def test_what_s3_announces_is_read_from_it(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("one day/a.jsonl", content(30))
     bucket.put("b.jsonl.gz", gzip.compress(content(20)))
-    told = [bucket.event("one day/a.jsonl"), bucket.event("b.jsonl.gz"), b'{"Event": "s3:TestEvent"}']
+    bodies = [bucket.event("one day/a.jsonl"), bucket.event("b.jsonl.gz"), b'{"Event": "s3:TestEvent"}']
 
-    assert await brought(tmp_path, told, messages="s3", **bucket.options) == [*range(30), *range(20)]
+    assert await brought(tmp_path, bodies, messages="s3", **bucket.options) == [*range(30), *range(20)]

@@ -83,7 +83,7 @@ class Rig:
         self.store = MemoryStore()
         self.table = Counted(self.store)
 
-    async def worked_on(self, name: str, point: bytes, *, done: bool = False) -> None:
+    async def note_work(self, name: str, point: bytes, *, done: bool = False) -> None:
         """Somebody else has come this far with it."""
         await self.store.shards.open("work", [name], "other/q/1")
         assert not await self.store.shards.advance([ShardChange("work", name, "other/q/1", b"", point, done)])
@@ -124,7 +124,7 @@ async def read_all(source: VectorSource, seconds: float = 30) -> list[list[int]]
 async def test_qw_s1_what_is_completed_is_acked_and_what_is_missing_is_opened_in_one_step(
     rig: Rig, autojump_clock: MockClock
 ) -> None:
-    await rig.worked_on("p1", end_point(100), done=True)
+    await rig.note_work("p1", end_point(100), done=True)
     rig.queue.send(b"p1")
     rig.queue.send(b"p2")
     async with rig.source() as source:
@@ -135,7 +135,7 @@ async def test_qw_s1_what_is_completed_is_acked_and_what_is_missing_is_opened_in
 
 
 async def test_qw_s2_what_another_worked_on_a_moment_ago_is_left(rig: Rig, autojump_clock: MockClock) -> None:
-    await rig.worked_on("p1", point_at(99))
+    await rig.note_work("p1", point_at(99))
     rig.queue.send(b"p1")
     rig.queue.send(b"p2")
     async with rig.source() as source:
@@ -148,7 +148,7 @@ async def test_qw_s2_what_another_worked_on_a_moment_ago_is_left(rig: Rig, autoj
 async def test_qw_s3_what_another_left_longer_ago_than_the_grace_goes_on_where_it_was(
     rig: Rig, autojump_clock: MockClock
 ) -> None:
-    await rig.worked_on("p1", point_at(98))
+    await rig.note_work("p1", point_at(98))
     await trio.sleep(100)
     rig.queue.send(b"p1")
     rig.queue.send(b"p2")
@@ -173,8 +173,8 @@ async def test_what_an_earlier_run_of_the_same_pipeline_began_goes_on_at_once(
 async def test_qw_s4_positions_map_back_to_the_progress_of_each_piece_of_work(
     rig: Rig, autojump_clock: MockClock
 ) -> None:
-    await rig.worked_on("p1", end_point(100), done=True)
-    await rig.worked_on("p2", point_at(40))
+    await rig.note_work("p1", end_point(100), done=True)
+    await rig.note_work("p2", point_at(40))
     await trio.sleep(200)
     for name in (b"p1", b"p2", b"p3"):
         rig.queue.send(name)

@@ -48,12 +48,12 @@ class Workers:
         self._harness.send([str(self._folder / f"{number}.jsonl").encode() for number in announced])
 
     def start(self, id: str, *, kill_at: str = "", **more: Any) -> None:
-        told = {"id": id, "plugin": self._harness.plugin, "options": self._options(), **more}
-        told |= {"state": self._state, "out": str(self._out)}
+        settings = {"id": id, "plugin": self._harness.plugin, "options": self._options(), **more}
+        settings |= {"state": self._state, "out": str(self._out)}
         environment = dict(os.environ) | ({"CONDUIT_KILL_AT": kill_at} if kill_at else {})
         with self.log(id).open("ab") as log:
             self._running[id] = WarmPython(
-                [sys.executable, CHILD, json.dumps(told)],
+                [sys.executable, CHILD, json.dumps(settings)],
                 ["conduit_connectors.nats", "conduit_connectors.redis_streams", "conduit_connectors.sqs"],
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -23,11 +23,11 @@ from conduit_py.store.postgres.store import PostgresStore
 PAUSE_SECONDS = 0.002
 
 
-def pipeline(told: dict[str, Any]) -> Pipeline:
+def pipeline(settings: dict[str, Any]) -> Pipeline:
     @processor
     async def slowly(record: Record) -> Record:
         await trio.sleep(PAUSE_SECONDS)
-        if record.payload["n"] == told.get("freeze_at"):
+        if record.payload["n"] == settings.get("freeze_at"):
             # What was read before is committed by now, so nobody else waits for a lock of ours.
             await trio.sleep(2)
             print("frozen", flush=True)
@@ -35,23 +35,23 @@ def pipeline(told: dict[str, Any]) -> Pipeline:
             print("thawed", flush=True)
         return record
 
-    source: Any = registry.find("source", told["plugin"])
+    source: Any = registry.find("source", settings["plugin"])
     return Pipeline(
-        told["id"],
-        sources=[Source("queue", source(**told["options"]), batch_size=10)],
+        settings["id"],
+        sources=[Source("queue", source(**settings["options"]), batch_size=10)],
         processors=[slowly],
-        destinations=[Destination("rows", sqlite.Destination(path=told["out"], table="lines"))],
+        destinations=[Destination("rows", sqlite.Destination(path=settings["out"], table="lines"))],
         delivery="exactly_once",
         transaction=TransactionLimits(max_records=20, max_seconds=0.3),
     )
 
 
-async def main(told: dict[str, Any]) -> None:
+async def main(settings: dict[str, Any]) -> None:
     # One that is frozen ends with the error that it finds.
-    retries = 0 if "freeze_at" in told else None
+    retries = 0 if "freeze_at" in settings else None
     recovery = Recovery(retries=retries, delay_seconds=0.1, delay_max_seconds=1.0)
-    async with await PostgresStore.open(told["state"]) as store:
-        state = await Supervisor(pipeline(told), store, recovery=recovery).run()
+    async with await PostgresStore.open(settings["state"]) as store:
+        state = await Supervisor(pipeline(settings), store, recovery=recovery).run()
     print(state)
 
 

@@ -44,7 +44,7 @@ class Site:
     client: httpx2.AsyncClient
     log: EventLog
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Wait, in virtual time, until everything has happened that will."""
         await trio.sleep(5)
 

@@ -373,17 +373,17 @@ def test_the_routes_are_all_http_routes_that_the_table_test_sees() -> None:
         assert all(isinstance(route, APIRoute) for route in router.routes)
 
 
-async def test_a_token_is_told_its_role(
+async def test_a_token_is_shown_its_role(
     autojump_clock: MockClock, open_site: "OpenSite", guarded: Policy, tokens: dict[Role, str]
 ) -> None:
     async with open_site("a", policy=guarded) as site:
-        told = {
+        roles = {
             role: (await site.client.get("/api/v1/access", headers=bearer(token))).json()["role"]
             for role, token in tokens.items()
         }
         stranger = await site.client.get("/api/v1/access")
 
-    assert told == {Role.READ: "read", Role.OPERATE: "operate", Role.ADMIN: "admin"}
+    assert roles == {Role.READ: "read", Role.OPERATE: "operate", Role.ADMIN: "admin"}
     assert stranger.status_code == 401
 
 

@@ -38,7 +38,7 @@ async def test_old_samples_make_room_and_a_pipeline_that_is_gone_leaves_nothing(
     history = ChartHistory()
     async with open_site("a") as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         for _ in range(SAMPLES_MAX + 20):
             await history.sample(site.service.fleet)
         full = history.view("a")

@@ -55,7 +55,7 @@ async def hang(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def connected(app: ASGIApp) -> AsyncIterator[trio.SocketStream]:
+async def connect(app: ASGIApp) -> AsyncIterator[trio.SocketStream]:
     """The client's end of a connection that the app serves; leaves when the server's end is done with it."""
     ours, theirs = trio.socket.socketpair()
     async with trio.open_nursery() as nursery:
@@ -77,7 +77,7 @@ def statuses(answered: bytes) -> list[bytes]:
 
 async def test_requests_one_after_another_on_one_connection(autojump_clock: MockClock) -> None:
     app = Recorder()
-    async with connected(app) as client:
+    async with connect(app) as client:
         post = b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 3\r\n\r\nabc"
         await client.send_all(GET + post + GET.replace(b"GET", b"HEAD"))
         answered = await read_all(client)
@@ -91,15 +91,15 @@ async def test_requests_one_after_another_on_one_connection(autojump_clock: Mock
 
 @pytest.mark.parametrize("head", [b"", b"GET / HTT"])
 async def test_a_head_that_does_not_come_ends_the_connection(autojump_clock: MockClock, head: bytes) -> None:
-    async with connected(hang) as client:
+    async with connect(hang) as client:
         await client.send_all(head)
 
         assert await read_all(client) == b""
         assert trio.current_time() == HEAD_SECONDS
 
 
-async def test_a_client_that_waits_for_it_is_told_to_send_its_body(autojump_clock: MockClock) -> None:
-    async with connected(Recorder()) as client:
+async def test_a_client_that_waits_for_it_is_asked_to_send_its_body(autojump_clock: MockClock) -> None:
+    async with connect(Recorder()) as client:
         await client.send_all(b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
         assert statuses(await client.receive_some()) == [b"100"]
         await client.send_all(b"abc")
@@ -109,14 +109,14 @@ async def test_a_client_that_waits_for_it_is_told_to_send_its_body(autojump_cloc
 
 async def test_a_body_that_nobody_wanted_is_read_and_the_connection_goes_on(autojump_clock: MockClock) -> None:
     body = b"x" * 200_000
-    async with connected(refuse) as client:
+    async with connect(refuse) as client:
         await client.send_all(b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body + GET)
 
         assert statuses(await read_all(client)) == [b"401", b"401"]
 
 
 async def test_a_body_without_end_that_nobody_wanted_ends_the_connection(autojump_clock: MockClock) -> None:
-    async with connected(refuse) as client, trio.open_nursery() as sending:
+    async with connect(refuse) as client, trio.open_nursery() as sending:
 
         async def send_for_ever() -> None:
             with suppress(trio.BrokenResourceError):
@@ -129,20 +129,20 @@ async def test_a_body_without_end_that_nobody_wanted_ends_the_connection(autojum
 
 
 async def test_a_request_ends_after_its_client_is_gone(autojump_clock: MockClock) -> None:
-    async with connected(hang) as client:
+    async with connect(hang) as client:
         await client.send_all(GET)
         await client.aclose()
 
     assert trio.current_time() == GONE_SECONDS
 
 
-async def test_a_stream_is_told_at_once_that_its_client_is_gone(autojump_clock: MockClock) -> None:
+async def test_a_stream_is_notified_at_once_that_its_client_is_gone(autojump_clock: MockClock) -> None:
     received = []
 
     async def listen(scope: Scope, receive: Receive, send: Send) -> None:
         received.extend([await receive(), await receive()])
 
-    async with connected(listen) as client:
+    async with connect(listen) as client:
         await client.send_all(GET)
         await client.aclose()
 
@@ -152,7 +152,7 @@ async def test_a_stream_is_told_at_once_that_its_client_is_gone(autojump_clock: 
 
 async def test_half_a_body_is_no_request(autojump_clock: MockClock) -> None:
     app = Recorder()
-    async with connected(app) as client:
+    async with connect(app) as client:
         await client.send_all(b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 3\r\n\r\na")
         await client.aclose()
 
@@ -171,7 +171,7 @@ async def test_a_client_that_reads_nothing_ends_what_it_asked_for(autojump_clock
             cancelled.append(trio.current_time())
             raise
 
-    async with connected(flood) as client:
+    async with connect(flood) as client:
         await client.send_all(GET)
         await trio.sleep(100)
         assert cancelled == [CLIENT_READ_SECONDS]
@@ -188,7 +188,7 @@ async def test_a_large_answer_that_nobody_reads_is_held_once(autojump_clock: Moc
 
     tracemalloc.start()
     try:
-        async with connected(send_all) as client:
+        async with connect(send_all) as client:
             await client.send_all(GET)
             await trio.sleep(CLIENT_READ_SECONDS / 2)
             held.append(tracemalloc.get_traced_memory()[1])
@@ -206,7 +206,7 @@ async def test_a_large_answer_arrives_whole(autojump_clock: MockClock) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"512000")]})
         await send({"type": "http.response.body", "body": answer})
 
-    async with connected(send_all) as client:
+    async with connect(send_all) as client:
         await client.send_all(LAST_GET)
         head, _, body = (await read_all(client)).partition(b"\r\n\r\n")
 
@@ -219,7 +219,7 @@ async def test_a_client_that_reads_too_slowly_is_dropped_with_its_answer_half_se
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"50000000")]})
         await send({"type": "http.response.body", "body": b"x" * 50_000_000})
 
-    async with connected(send_all) as client:
+    async with connect(send_all) as client:
         await client.send_all(GET)
         received = 0
         with suppress(trio.BrokenResourceError):
@@ -237,7 +237,7 @@ async def test_a_client_that_reads_slowly_but_steadily_gets_a_large_answer_whole
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"8000000")]})
         await send({"type": "http.response.body", "body": b"x" * 8_000_000})
 
-    async with connected(send_all) as client:
+    async with connect(send_all) as client:
         await client.send_all(LAST_GET)
         received = 0
         while chunk := await client.receive_some(CLIENT_BYTES_PER_SECOND):
@@ -253,7 +253,7 @@ async def test_an_answer_that_is_cut_short_does_not_look_whole(autojump_clock: M
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"half", "more_body": True})
 
-    async with connected(stop_early) as client:
+    async with connect(stop_early) as client:
         await client.send_all(GET)
         answered = await read_all(client)
 
@@ -294,7 +294,7 @@ async def test_a_request_counts_as_admitted_when_it_is_complete(autojump_clock: 
     ],
 )
 async def test_what_is_no_request_is_answered_once(autojump_clock: MockClock, request_: bytes, status: bytes) -> None:
-    async with connected(Recorder()) as client:
+    async with connect(Recorder()) as client:
         await client.send_all(request_ + GET)
         answered = await read_all(client)
         await client.aclose()

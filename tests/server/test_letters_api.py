@@ -61,7 +61,7 @@ class Shop:
     async def run(self) -> "Shop":
         await self.site.service.fleet.add(self.pipeline)
         self.site.service.fleet.start(self.pipeline.id)
-        await self.site.settled()
+        await self.site.wait_until_settled()
         return self
 
 
@@ -72,14 +72,14 @@ async def shop(autojump_clock: MockClock, open_site: "OpenSite") -> AsyncIterato
         yield await Shop("shop", site, {1, 2, 4}).run()
 
 
-async def listed(site: "Site", **query: Any) -> list[dict[str, Any]]:
+async def list_letters(site: "Site", **query: Any) -> list[dict[str, Any]]:
     answer = await site.client.get(LETTERS, params=query)
     assert answer.status_code == 200, answer.text
     return list(answer.json()["letters"])
 
 
 async def test_letters_are_listed_newest_first_without_their_records(autojump_clock: MockClock, shop: Shop) -> None:
-    letters = await listed(shop.site)
+    letters = await list_letters(shop.site)
 
     assert [letter["error"] for letter in letters] == [f"row {number}: bad price" for number in (4, 2, 1)]
     assert {(letter["pipeline"], letter["source"], letter["node"], letter["state"]) for letter in letters} == {
@@ -94,10 +94,10 @@ async def test_a_list_is_narrowed_down_and_turned_page_by_page(autojump_clock: M
 
     assert (len(first["letters"]), first["total"], second["next"]) == (2, 3, None)
     assert [letter["error"] for letter in second["letters"]] == ["row 1: bad price"]
-    assert len(await listed(shop.site, text="ROW 2")) == 1
-    assert len(await listed(shop.site, pipeline="shop", node="price", state="kept", source="web", since=0)) == 3
-    assert await listed(shop.site, pipeline="other") == []
-    assert await listed(shop.site, until=1) == []
+    assert len(await list_letters(shop.site, text="ROW 2")) == 1
+    assert len(await list_letters(shop.site, pipeline="shop", node="price", state="kept", source="web", since=0)) == 3
+    assert await list_letters(shop.site, pipeline="other") == []
+    assert await list_letters(shop.site, until=1) == []
 
 
 async def test_causes_are_counted(autojump_clock: MockClock, shop: Shop) -> None:
@@ -109,11 +109,11 @@ async def test_causes_are_counted(autojump_clock: MockClock, shop: Shop) -> None
         "row #: bad price",
         3,
     )
-    assert len(await listed(shop.site, cause=cause["cause"])) == 3
+    assert len(await list_letters(shop.site, cause=cause["cause"])) == 3
 
 
 async def test_a_letter_is_shown_with_its_record_and_its_history(autojump_clock: MockClock, shop: Shop) -> None:
-    id = (await listed(shop.site))[-1]["id"]
+    id = (await list_letters(shop.site))[-1]["id"]
     letter = (await shop.site.client.get(f"{LETTERS}/{id}")).json()
 
     assert letter["record"]["payload"]["after"] == {"n": 1, "from": "shop", "exact": "1.10"}
@@ -121,11 +121,11 @@ async def test_a_letter_is_shown_with_its_record_and_its_history(autojump_clock:
         ("price", "row 1: bad price", 1)
     ]
     assert [each["node"] for each in letter["records"]] == ["price"]
-    assert letter["bytes"] == (await listed(shop.site))[-1]["bytes"]
+    assert letter["bytes"] == (await list_letters(shop.site))[-1]["bytes"]
 
 
 async def test_an_edit_changes_what_it_says_and_nothing_else(autojump_clock: MockClock, shop: Shop) -> None:
-    id = (await listed(shop.site))[-1]["id"]
+    id = (await list_letters(shop.site))[-1]["id"]
     record = (await shop.site.client.get(f"{LETTERS}/{id}")).json()["record"]
     record["payload"]["after"]["n"] = 100
     answer = await shop.site.client.put(f"{LETTERS}/{id}/record", json={"record": record})
@@ -141,7 +141,7 @@ async def test_an_edit_changes_what_it_says_and_nothing_else(autojump_clock: Moc
 async def test_a_letter_with_text_that_json_cannot_carry_is_shown_and_edited_all_the_same(
     autojump_clock: MockClock, shop: Shop
 ) -> None:
-    id = (await listed(shop.site))[-1]["id"]
+    id = (await list_letters(shop.site))[-1]["id"]
     edit = b'{"record": {"metadata": {"half": "\\ud800"}, "payload": {"after": {"n": "\\udcff"}}}}'
     answer = await shop.site.client.put(
         f"{LETTERS}/{id}/record", content=edit, headers={"content-type": "application/json"}
@@ -170,12 +170,12 @@ async def test_a_letter_with_text_that_json_cannot_carry_is_shown_and_edited_all
 async def test_what_is_no_record_is_refused_by_name(
     autojump_clock: MockClock, shop: Shop, record: Any, named: str
 ) -> None:
-    id = (await listed(shop.site))[0]["id"]
+    id = (await list_letters(shop.site))[0]["id"]
     answer = await shop.site.client.put(f"{LETTERS}/{id}/record", json={"record": record})
 
     assert answer.status_code == 422
     assert answer.json()["error"]["path"].startswith(f"body.record.{named}")
-    assert (await listed(shop.site))[0]["edited"] is False
+    assert (await list_letters(shop.site))[0]["edited"] is False
 
 
 async def test_a_dry_run_says_what_would_happen_and_changes_nothing(autojump_clock: MockClock, shop: Shop) -> None:
@@ -183,47 +183,47 @@ async def test_a_dry_run_says_what_would_happen_and_changes_nothing(autojump_clo
 
     assert answer["queued"] == 3
     assert {(each["pipeline"], tuple(each["nodes"])) for each in answer["letters"]} == {("shop", ("price",))}
-    assert {letter["state"] for letter in await listed(shop.site)} == {"kept"}
+    assert {letter["state"] for letter in await list_letters(shop.site)} == {"kept"}
     assert shop.site.log.numbers("shop-lake") == [0, 3, 5]
 
 
 async def test_a_replay_delivers_each_letter_once_however_often_it_is_asked_for(
     autojump_clock: MockClock, shop: Shop
 ) -> None:
-    ids = [letter["id"] for letter in await listed(shop.site)]
+    ids = [letter["id"] for letter in await list_letters(shop.site)]
     shop.bad.clear()
     answers = [
         (await shop.site.client.post(f"{LETTERS}/replay", json={"ids": [*ids, "a" * 16]})).json() for _ in range(2)
     ]
-    await shop.site.settled()
+    await shop.site.wait_until_settled()
     late = (await shop.site.client.post(f"{LETTERS}/replay", json={"ids": ids})).json()
 
     assert (answers[0]["queued"], answers[0]["not_found"]) == (3, ["a" * 16])
     assert answers[1]["queued"] == 0
     assert (late["queued"], late["not_found"]) == (0, sorted(ids))
     assert shop.site.log.numbers("shop-lake") == [0, 3, 5, 1, 2, 4]
-    assert await listed(shop.site) == []
+    assert await list_letters(shop.site) == []
 
 
 async def test_letters_of_a_stopped_pipeline_wait_for_its_start(autojump_clock: MockClock, shop: Shop) -> None:
     fleet = shop.site.service.fleet
     fleet.stop("shop")
-    await shop.site.settled()
+    await shop.site.wait_until_settled()
     shop.bad.clear()
     answer = (await shop.site.client.post(f"{LETTERS}/replay", json={"filter": {"pipeline": "shop"}})).json()
     again = (await shop.site.client.post(f"{LETTERS}/replay", json={"filter": {}})).json()
-    await shop.site.settled()
-    waiting = await listed(shop.site, state="queued")
+    await shop.site.wait_until_settled()
+    waiting = await list_letters(shop.site, state="queued")
     edit = await shop.site.client.put(f"{LETTERS}/{waiting[0]['id']}/record", json={"record": {}})
     fleet.start("shop")
-    await shop.site.settled()
+    await shop.site.wait_until_settled()
 
     assert answer["notes"] == ["shop is not running: its letters are sent when it is started"]
     assert (again["queued"], again["already_queued"]) == (0, 3)
     assert len(waiting) == 3
     assert (edit.status_code, edit.json()["error"]["code"]) == (409, "dead_letter.queued")
     assert set(shop.site.log.numbers("shop-lake")) == set(range(6))
-    assert await listed(shop.site) == []
+    assert await list_letters(shop.site) == []
 
 
 async def test_letters_that_cannot_be_sent_say_why(autojump_clock: MockClock, shop: Shop) -> None:
@@ -246,7 +246,7 @@ async def test_letters_that_cannot_be_sent_say_why(autojump_clock: MockClock, sh
 
 
 async def test_letters_are_discarded_by_id_or_filter(autojump_clock: MockClock, shop: Shop) -> None:
-    ids = [letter["id"] for letter in await listed(shop.site)]
+    ids = [letter["id"] for letter in await list_letters(shop.site)]
 
     async def discard(**request: Any) -> int:
         answer = await shop.site.client.post(f"{LETTERS}/discard", json=request)
@@ -256,7 +256,7 @@ async def test_letters_are_discarded_by_id_or_filter(autojump_clock: MockClock, 
     assert await discard(ids=ids[:1]) == 1
     assert await discard(ids=ids[:1]) == 0
     assert await discard(filter={"text": "row 2"}) == 1
-    assert [letter["id"] for letter in await listed(shop.site)] == ids[2:]
+    assert [letter["id"] for letter in await list_letters(shop.site)] == ids[2:]
 
 
 @pytest.mark.parametrize("request_body", [{}, {"ids": [], "filter": {}}, {"ids": ["../x"]}, {"filter": {"what": 1}}])
@@ -267,7 +267,7 @@ async def test_a_request_must_say_which_letters(autojump_clock: MockClock, shop:
     ]
 
     assert statuses == [422, 422]
-    assert len(await listed(shop.site)) == 3
+    assert len(await list_letters(shop.site)) == 3
 
 
 async def test_an_unknown_letter_is_not_found(autojump_clock: MockClock, shop: Shop) -> None:
@@ -287,7 +287,7 @@ async def test_secrets_are_in_no_answer_and_survive_an_edit(autojump_clock: Mock
 
         shop.pipeline.processors = [Processor("leak", leak)]
         await shop.run()
-        summary = (await listed(site))[0]
+        summary = (await list_letters(site))[0]
         shown = await site.client.get(f"{LETTERS}/{summary['id']}")
         record = shown.json()["record"]
         record["payload"]["after"]["n"] = 77
@@ -329,11 +329,11 @@ async def test_a_server_forgets_old_letters_of_pipelines_that_do_not_run(
         letters = DeadLetters("journal", retention=Retention(age=timedelta(microseconds=1)))
         await Shop("shop", site, {1}, dead_letters=letters).run()
         site.service.fleet.stop("shop")
-        await site.settled()
-        before = len(await listed(site))
+        await site.wait_until_settled()
+        before = len(await list_letters(site))
         nursery.start_soon(site.service.watch)
         await trio.sleep(RETAIN_SECONDS)
-        after = len(await listed(site))
+        after = len(await list_letters(site))
         nursery.cancel_scope.cancel()
 
     assert (before, after) == (1, 0)
@@ -341,7 +341,7 @@ async def test_a_server_forgets_old_letters_of_pipelines_that_do_not_run(
 
 async def test_a_condition_on_the_record_selects_letters(autojump_clock: MockClock, shop: Shop) -> None:
     large = {"when": "payload.n > 1"}
-    found = await listed(shop.site, **large)
+    found = await list_letters(shop.site, **large)
     page = (await shop.site.client.get(LETTERS, params={**large, "limit": 1})).json()
     causes = await shop.site.client.get(f"{LETTERS}/causes", params=large)
     replay = await shop.site.client.post(f"{LETTERS}/replay", json={"filter": large, "dry_run": True})
@@ -352,9 +352,9 @@ async def test_a_condition_on_the_record_selects_letters(autojump_clock: MockClo
     assert sum(each["count"] for each in causes.json()["causes"]) == 2
     assert replay.json()["queued"] == 2
     assert discarded.json() == {"discarded": 1}
-    assert [letter["error"] for letter in await listed(shop.site)] == ["row 2: bad price", "row 1: bad price"]
+    assert [letter["error"] for letter in await list_letters(shop.site)] == ["row 2: bad price", "row 1: bad price"]
     # A condition that has no value for a record is not true for it.
-    assert await listed(shop.site, when="payload.nothing > 1") == []
+    assert await list_letters(shop.site, when="payload.nothing > 1") == []
 
 
 async def test_a_wrong_condition_is_named(autojump_clock: MockClock, shop: Shop) -> None:
@@ -383,10 +383,10 @@ async def test_a_condition_tells_nothing_to_those_who_may_not_see_records(
 
 async def test_letters_are_counted_in_the_metrics(autojump_clock: MockClock, shop: Shop) -> None:
     await shop.site.client.post(f"{LETTERS}/replay", json={"filter": {"text": "row 2"}})
-    await shop.site.settled()
+    await shop.site.wait_until_settled()
     shop.bad.discard(1)
     await shop.site.client.post(f"{LETTERS}/replay", json={"filter": {"text": "row 1"}})
-    await shop.site.settled()
+    await shop.site.wait_until_settled()
     text = (await shop.site.client.get("/metrics")).text
 
     assert 'conduit_dead_letters{pipeline_name="shop",state="kept"} 2' in text

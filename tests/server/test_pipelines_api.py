@@ -23,7 +23,7 @@ def code(answer: Any) -> str:
 async def test_pipelines_are_listed_with_status_and_progress(autojump_clock: MockClock, open_site: "OpenSite") -> None:
     async with open_site("a", "b") as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         answer = await site.client.get("/api/v1/pipelines")
 
     assert answer.status_code == 200
@@ -38,7 +38,7 @@ async def test_a_pipeline_is_shown_with_its_graph_and_counters(
 ) -> None:
     async with open_site("a") as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         shown = (await site.client.get("/api/v1/pipelines/a")).json()
 
     assert [(node["id"], node["kind"], node["records"]) for node in shown["nodes"]] == [
@@ -77,17 +77,17 @@ async def test_start_stop_and_restart(autojump_clock: MockClock, open_site: "Ope
         assert (await post("/api/v1/pipelines/a/stop")).status_code == 409
         assert (await post("/api/v1/pipelines/a/start")).status_code == 202
         assert code(await post("/api/v1/pipelines/a/start")) == "pipeline.running"
-        await site.settled()
+        await site.wait_until_settled()
         stopped = await post("/api/v1/pipelines/a/stop")
         assert (stopped.status_code, stopped.json()) == (202, {"id": "a", "status": "stopping"})
-        await site.settled()
+        await site.wait_until_settled()
         shown = (await site.client.get("/api/v1/pipelines/a")).json()
         assert (shown["status"], shown["stopped_by"]) == ("stopped", "user")
         assert code(await post("/api/v1/pipelines/a/stop")) == "pipeline.not_running"
         assert (await post("/api/v1/pipelines/a/restart")).status_code == 202
-        await site.settled()
+        await site.wait_until_settled()
         assert (await post("/api/v1/pipelines/a/restart")).status_code == 202
-        await site.settled()
+        await site.wait_until_settled()
         shown = (await site.client.get("/api/v1/pipelines/a")).json()
         assert shown["status"] == "running"
 
@@ -98,9 +98,9 @@ async def test_start_stop_and_restart(autojump_clock: MockClock, open_site: "Ope
 async def test_two_restarts_at_once_are_one(autojump_clock: MockClock, open_site: "OpenSite") -> None:
     async with open_site("a") as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         answers = [await site.client.post("/api/v1/pipelines/a/restart") for _ in range(3)]
-        await site.settled()
+        await site.wait_until_settled()
         assert site.service.fleet["a"].state.status == "running"
 
     assert [answer.status_code for answer in answers] == [202, 202, 202]
@@ -109,19 +109,19 @@ async def test_two_restarts_at_once_are_one(autojump_clock: MockClock, open_site
 async def test_force_stops_a_pipeline_that_is_stuck(autojump_clock: MockClock, open_site: "OpenSite") -> None:
     async with open_site("a", destination={"script": {3: Block()}}) as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         await site.client.post("/api/v1/pipelines/a/stop")
-        await site.settled()
+        await site.wait_until_settled()
         assert (await site.client.get("/api/v1/pipelines/a")).json()["status"] == "stopping"
         await site.client.post("/api/v1/pipelines/a/stop", json={"force": True})
-        await site.settled()
+        await site.wait_until_settled()
         assert (await site.client.get("/api/v1/pipelines/a")).json()["status"] == "stopped"
 
 
 async def test_the_first_error_is_shown_with_its_node(autojump_clock: MockClock, open_site: "OpenSite") -> None:
     async with open_site("a", destination={"script": {3: Fail("gone", error=FatalError)}}) as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         shown = (await site.client.get("/api/v1/pipelines/a")).json()
 
     assert shown["status"] == "degraded"
@@ -144,12 +144,12 @@ async def test_positions_are_shown_set_and_reset_while_stopped(
     async with open_site("a") as site:
         assert (await site.client.get(path)).json() == {"positions": {"source": None}}
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         before = (await site.client.get(path)).json()["positions"]["source"]
         busy = await site.client.put(f"{path}/source", json={"position": before})
         assert (busy.status_code, code(busy)) == (409, "pipeline.running")
         await site.client.post("/api/v1/pipelines/a/stop")
-        await site.settled()
+        await site.wait_until_settled()
         other = b64encode(b"another").decode()
         put = await site.client.put(f"{path}/source", json={"position": other})
         assert (put.status_code, put.json()) == (200, {"positions": {"source": other}})
@@ -164,10 +164,10 @@ async def test_a_source_is_set_back_to_a_point_of_its_history(autojump_clock: Mo
     async with open_site("a", records=3) as site:
         assert (await site.client.get(f"{path}/history")).json() == {"points": []}
         await site.client.post("/api/v1/pipelines/a/start")
-        await site.settled()
+        await site.wait_until_settled()
         busy = await site.client.post(f"{path}/replay", json={"from": "start"})
         await site.client.post("/api/v1/pipelines/a/stop")
-        await site.settled()
+        await site.wait_until_settled()
         points = (await site.client.get(f"{path}/history")).json()["points"]
         early = await site.client.post(f"{path}/replay", json={"from": "2001-01-01T00:00:00Z"})
         late = await site.client.post(f"{path}/replay", json={"from": "2999-01-01T00:00:00+01:00"})
@@ -188,10 +188,10 @@ async def test_a_source_is_set_back_to_a_point_of_its_history(autojump_clock: Mo
 async def test_a_pipeline_starts_over_while_stopped(autojump_clock: MockClock, open_site: "OpenSite") -> None:
     async with open_site("a") as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         busy = await site.client.post("/api/v1/pipelines/a/reset")
         await site.client.post("/api/v1/pipelines/a/stop")
-        await site.settled()
+        await site.wait_until_settled()
         before = await site.service.store.positions("a")
         over = await site.client.post("/api/v1/pipelines/a/reset")
         after = await site.service.store.positions("a")
@@ -288,7 +288,7 @@ async def test_no_secret_and_no_option_is_ever_shown(autojump_clock: MockClock, 
         quoting, to = "with correct-horse-battery", Destination("to", guarded)
         await site.service.fleet.add(Pipeline("g", description=quoting, sources=[source], destinations=[to]))
         site.service.fleet.start("g")
-        await site.settled()
+        await site.wait_until_settled()
         answers = [await site.client.get(path) for path in ("/api/v1/pipelines", "/api/v1/pipelines/g", "/readyz")]
 
     assert answers[1].json()["error"]["message"] == "cannot log in with ***"

@@ -50,7 +50,7 @@ async def test_a_bad_body_is_422_and_stops_nothing(
 ) -> None:
     async with open_site("a") as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         answer = await site.client.post(
             "/api/v1/pipelines/a/stop", content=body, headers={"content-type": "application/json"}
         )
@@ -129,7 +129,7 @@ async def test_ready_is_between_boot_and_shutdown(autojump_clock: MockClock, ope
         starting = await site.client.get("/readyz")
         site.service.fleet.start("a")
         site.service.booted.set()
-        await site.settled()
+        await site.wait_until_settled()
         ready = await site.client.get("/readyz")
         site.service.closing.set()
         stopping = await site.client.get("/readyz")
@@ -172,7 +172,7 @@ async def test_plugins_are_listed_and_show_the_schema_of_their_options(open_site
 async def test_metrics_are_prometheus_text(autojump_clock: MockClock, open_site: "OpenSite") -> None:
     async with open_site("a") as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         answer = await site.client.get("/metrics")
 
     assert answer.status_code == 200
@@ -203,7 +203,7 @@ async def test_the_document_describes_every_route_and_its_errors(
                 assert answer["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorAnswer")
 
 
-async def test_a_method_that_is_not_allowed_is_told_all_that_are(
+async def test_a_method_that_is_not_allowed_is_answered_with_all_that_are(
     autojump_clock: MockClock, open_site: "OpenSite"
 ) -> None:
     async with open_site("a") as site:
@@ -227,7 +227,7 @@ async def test_half_a_request_does_nothing(autojump_clock: MockClock, open_site:
 
     async with open_site("a") as site:
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         path = "/api/v1/pipelines/a/stop"
         headers = [(b"host", b"localhost"), (b"content-length", b"2")]
         scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
@@ -270,7 +270,7 @@ async def test_metrics_are_read_after_a_client_asked_for_them(autojump_clock: Mo
     async with open_site("a") as site:
         before = (await site.client.get("/metrics")).text
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         after = (await site.client.get("/metrics")).text
 
     assert 'conduit_pipeline_status{pipeline_name="a",status="running"} 0' in before

@@ -50,7 +50,7 @@ async def test_the_log_has_the_role_of_who_asked_and_never_the_token(
         for command in ("start", "restart", "stop"):
             answer = await site.client.post(f"/api/v1/pipelines/a/{command}", headers=headers)
             assert answer.status_code == 202
-            await site.settled()
+            await site.wait_until_settled()
     logged = [json.loads(JsonLogFormatter().format(record)) for record in caplog.records]
     who = "API, without a token" if role is None else f"API, role {role.name.lower()}"
 

@@ -31,7 +31,7 @@ async def requestable(open_site: "OpenSite", *, policy: Policy | None = None, **
         destination = Destination("d", ScriptedDestination(name="d", log=site.log, **to))
         await site.service.fleet.add(Pipeline("p", sources=[source], destinations=[destination]))
         site.service.fleet.start("p")
-        await site.settled()
+        await site.wait_until_settled()
         yield site
 
 
@@ -74,11 +74,11 @@ async def test_what_cannot_be_requested_is_refused(autojump_clock: MockClock, op
         no_pipeline = await client.post("/api/v1/pipelines/x/sources/s/snapshot", json={"collection": "t"})
         not_started = await client.post("/api/v1/pipelines/a/sources/source/snapshot", json={"collection": "t"})
         site.service.fleet.start("a")
-        await site.settled()
+        await site.wait_until_settled()
         unable = await client.post("/api/v1/pipelines/a/sources/source/snapshot", json={"collection": "t"})
         unclear = [await client.post(PATH, json=body) for body in ({}, {"collection": ""}, {"table": "t"})]
         site.service.fleet.stop("p")
-        await site.settled()
+        await site.wait_until_settled()
         stopped = await client.post(PATH, json={"collection": "orders"})
 
     assert refusal(wrong) == (409, "snapshot.refused")

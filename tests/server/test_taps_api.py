@@ -87,7 +87,7 @@ async def test_a_tap_goes_on_over_a_restart_of_the_pipeline(autojump_clock: Mock
     assert [data["message"]["sequence"] for data in client.records] == [*range(6), *range(6)]
 
 
-async def test_a_slow_client_hears_how_much_it_missed_and_the_pipeline_nothing(
+async def test_a_slow_client_gets_how_much_it_missed_and_the_pipeline_nothing(
     autojump_clock: MockClock, open_site: "OpenSite"
 ) -> None:
     async with open_site("a", records=500) as site, trio.open_nursery() as nursery:

@@ -37,7 +37,7 @@ def test_there_may_be_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mode", "complaint"),
+    ("text", "mode", "reason"),
     [
         ("read reader-reader-reader", 0o644, "can be used by others (mode 0644)"),
         ("read reader-reader-reader", 0o620, "can be used by others (mode 0620)"),
@@ -51,12 +51,12 @@ def test_there_may_be_none() -> None:
     ],
 )
 def test_a_file_that_cannot_be_trusted_is_refused_and_no_token_is_quoted(
-    tmp_path: Path, text: str, mode: int, complaint: str
+    tmp_path: Path, text: str, mode: int, reason: str
 ) -> None:
     with pytest.raises(EnvironmentUnfit) as refused:
         load_tokens(written(tmp_path, text, mode), {})
 
-    assert complaint in refused.value.message
+    assert reason in refused.value.message
     assert refused.value.suggestion
     assert "reader-" not in refused.value.message + refused.value.suggestion
 

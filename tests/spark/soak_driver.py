@@ -90,7 +90,9 @@ def pipeline(folder: Path, url: str) -> Pipeline:
         destinations=[
             Destination("lake", spark.Destination(path=str(folder / "lake"), columns=columns)),
             Destination("dataset", parquet.Destination(path=folder / "dataset", columns=typed)),
-            Destination("delta", delta.Destination(path=str(folder / "delta"), columns=lake_columns)),
+            Destination(
+                "delta", delta.Destination(path=str(folder / "delta"), columns=lake_columns, partition_by=["part"])
+            ),
             Destination(
                 "iceberg",
                 iceberg.Destination(table="db.t", catalog=catalog_of(folder / "iceberg"), columns=lake_columns),

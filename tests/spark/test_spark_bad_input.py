@@ -138,7 +138,7 @@ def error_of(state: Any) -> LastError:
     return state.error
 
 
-async def test_a_worker_that_is_killed_every_time_is_told_with_what_to_do_and_the_rest_comes_later(
+async def test_a_worker_that_is_killed_every_time_is_reported_with_what_to_do_and_the_rest_comes_later(
     on_any_spark: World,
 ) -> None:
     """As the kernel does when memory runs out. Spark tries a task four times."""

@@ -122,7 +122,7 @@ async def test_a_child_that_is_killed_is_started_again_and_nothing_is_lost(tmp_p
     assert supervisor.progress().recoveries == 1
 
 
-async def test_a_child_that_ends_by_itself_is_told_with_its_exit_code_and_last_words(tmp_path: Path) -> None:
+async def test_a_child_that_ends_by_itself_is_reported_with_its_exit_code_and_last_words(tmp_path: Path) -> None:
     @processor
     def exits(record: Any) -> Any:
         print("cannot go on", file=sys.stderr, flush=True)
@@ -170,7 +170,7 @@ async def test_a_forceful_stop_ends_what_would_not_end(tmp_path: Path) -> None:
     assert (supervisor.progress().in_flight, supervisor.child) == (0, None)
 
 
-async def test_a_child_that_does_not_answer_is_told_of_and_killed_by_force(tmp_path: Path) -> None:
+async def test_a_child_that_does_not_answer_is_reported_and_killed_by_force(tmp_path: Path) -> None:
     supervisor = ChildSupervisor(pipeline(tmp_path), MemoryStore())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)

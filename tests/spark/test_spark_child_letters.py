@@ -50,7 +50,7 @@ async def until(wanted: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.02)
 
 
-async def all_refused(store: Store, count: int = 5) -> list[StoredLetter]:
+async def wait_for_refusals(store: Store, count: int = 5) -> list[StoredLetter]:
     async def enough() -> bool:
         # Not `letters`: one may be forgotten between the list and the look at it.
         return len((await store.letters.page(LetterFilter())).letters) == count
@@ -69,13 +69,13 @@ async def test_letters_are_kept_listed_and_sent_again_while_it_runs(tmp_path: Pa
     supervisor = ChildSupervisor(pipeline(tmp_path, delivery=delivery), store)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
-        kept = await all_refused(store)
+        kept = await wait_for_refusals(store)
         await store.letters.queue("made", {kept[0].id: ["judged"]})
 
-        async def refused_again() -> bool:
+        async def is_refused_again() -> bool:
             return (await store.letters.letter(kept[0].id)).attempts == 2
 
-        await until(refused_again)
+        await until(is_refused_again)
         again = await store.letters.letter(kept[0].id)
         (tmp_path / "mended").touch()
         await store.letters.queue("made", {each.id: ["judged"] for each in kept})
@@ -105,7 +105,7 @@ async def test_letters_that_are_queued_or_discarded_while_it_is_stopped_are_so_w
         supervisor = ChildSupervisor(pipeline(tmp_path), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
-            kept = await all_refused(store, 0 if turn else 5)
+            kept = await wait_for_refusals(store, 0 if turn else 5)
             supervisor.stop()
         if not turn:
             (tmp_path / "mended").touch()
@@ -122,7 +122,7 @@ async def test_old_letters_are_forgotten_as_the_retention_says(tmp_path: Path) -
         supervisor = ChildSupervisor(made, store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
-            kept = await all_refused(store, count)
+            kept = await wait_for_refusals(store, count)
             supervisor.stop()
 
     assert [each.record.payload["id"] for each in kept] == [33, 43]

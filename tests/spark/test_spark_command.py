@@ -54,7 +54,7 @@ def run(
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def test_a_master_without_the_engine_is_a_mistake(tmp_path: Path) -> None:
+def test_a_master_without_the_engine_is_a_problem(tmp_path: Path) -> None:
     code, said = run(tmp_path, "--master", "local[2]")
 
     assert code == 3
@@ -78,7 +78,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_a_file_that_names_spark_is_told_so_without_java(tmp_path: Path, command: str) -> None:
+def test_a_file_that_names_spark_is_refused_without_java(tmp_path: Path, command: str) -> None:
     code, said = run(tmp_path, command=command, engine='"spark"', JAVA_HOME="", PATH=str(tmp_path))
 
     assert code == 3
@@ -174,7 +174,7 @@ def test_check_refuses_what_cannot_run_on_the_spark_that_the_file_names(tmp_path
     assert "plain.py:6: sources.in: shares its work with other processes by leases" in said
 
 
-def test_an_engine_that_is_none_is_a_mistake(tmp_path: Path) -> None:
+def test_an_engine_that_is_none_is_a_problem(tmp_path: Path) -> None:
     code, said = run(tmp_path, command="check", engine='"sparc"')
 
     assert code == 2
@@ -188,7 +188,7 @@ def test_the_command_has_the_last_word_about_the_engine(tmp_path: Path) -> None:
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 1
 
 
-def test_a_master_that_does_not_answer_is_told(tmp_path: Path) -> None:
+def test_a_master_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
@@ -198,7 +198,7 @@ def test_a_master_that_does_not_answer_is_told(tmp_path: Path) -> None:
     assert f"no Spark master answers ({address}: Connection refused)" in said
 
 
-def test_what_cannot_run_on_spark_is_a_mistake_in_the_file(tmp_path: Path) -> None:
+def test_what_cannot_run_on_spark_is_a_problem_in_the_file(tmp_path: Path) -> None:
     code, said = run(tmp_path, "--engine", "spark", source=QUEUE)
 
     assert code == 2

@@ -24,17 +24,17 @@ SMALL = TransactionLimits(max_records=100)
 class Pruning(memory.Source):
     """Keeps the positions it got, and at each time what was in `out` and in the store."""
 
-    heard: list[tuple[Sequence[bytes], int, dict[str, bytes]]]
+    noted: list[tuple[Sequence[bytes], int, dict[str, bytes]]]
     world: World
     store: MemoryStore
 
     def fresh(self) -> "Pruning":
         new = super().fresh()
-        new.heard, new.world, new.store = self.heard, self.world, self.store
+        new.noted, new.world, new.store = self.noted, self.world, self.store
         return new
 
     async def ack(self, positions: Sequence[bytes]) -> None:
-        self.heard.append((list(positions), len(self.world.rows()), await self.store.positions("numbers")))
+        self.noted.append((list(positions), len(self.world.rows()), await self.store.positions("numbers")))
 
 
 @EVERY_WAY
@@ -43,7 +43,7 @@ async def test_every_position_is_acked_once_in_order_and_not_too_early(world: Wo
     """Also those of filtered and refused records, and, on Spark, of all that came in one part."""
     store = MemoryStore()
     source = Pruning(records=[{"n": n} for n in range(400)])
-    source.heard, source.world, source.store = [], world, store
+    source.noted, source.world, source.store = [], world, store
     pipeline = world.pipeline(
         sorted_out,
         sources=[p.Source("in", source, batch_size=50)],
@@ -55,12 +55,12 @@ async def test_every_position_is_acked_once_in_order_and_not_too_early(world: Wo
     state = await world.run(pipeline, store)
 
     assert state.status is Status.COMPLETED, state.error
-    told = [position for positions, _, _ in source.heard for position in positions]
+    acked = [position for positions, _, _ in source.noted for position in positions]
     reader = memory.Source(records=[{"n": n} for n in range(400)])
     await reader.open(None)
-    assert told == [record.position for record in await reader.read(400)]
+    assert acked == [record.position for record in await reader.read(400)]
     done = 0
-    for positions, written, durable in source.heard:
+    for positions, written, durable in source.noted:
         done += len(positions)
         assert durable == {"in": positions[-1]}
         if delivery == "at_most_once":

@@ -198,10 +198,10 @@ async def test_on_spark_a_processor_is_opened_for_each_part(world: World) -> Non
         assert parts == 1
 
 
-async def test_on_spark_a_processor_hears_the_fate_that_a_record_has_with_the_executor(world: World) -> None:
+async def test_on_spark_a_processor_gets_the_fate_that_a_record_has_with_the_executor(world: World) -> None:
     """What the destination says of it is known on the driver, and there are no processors."""
     world.write(range(100))
-    heard = world.folder / "heard"
+    noted = world.folder / "noted"
 
     class Refusing(OneByOne):
         def write(self, batch: Batch) -> Any:
@@ -210,20 +210,20 @@ async def test_on_spark_a_processor_hears_the_fate_that_a_record_has_with_the_ex
             super().write(batch.select(rest))
             return refused
 
-    def told(message: MessageId, fate: Fate) -> None:
-        with heard.open("a") as file:
+    def note_fate(message: MessageId, fate: Fate) -> None:
+        with noted.open("a") as file:
             file.write(f"{fate.value}\n")
 
     @processor(batch=True)
     def watching(batch: Batch) -> list[Record]:
         for index, record in enumerate(batch):
             if record.payload["n"] in (7, 8):
-                batch.on_fate(index, told)
+                batch.on_fate(index, note_fate)
         return batch.records
 
     destination = p.Destination("out", Refusing(path=world.path("out"), format="json"))
     state = await world.run(world.pipeline(watching, destinations=[destination]))
 
     assert state.status is Status.COMPLETED, state.error
-    assert sorted(heard.read_text().split()) == (["acked", "acked"] if world.on_spark else ["acked", "nacked"])
+    assert sorted(noted.read_text().split()) == (["acked", "acked"] if world.on_spark else ["acked", "nacked"])
     assert world.refused() == [7]

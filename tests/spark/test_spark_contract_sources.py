@@ -81,7 +81,7 @@ def _acked(progress: Any, node: str) -> int:
     return sum(meter.acked for meter in progress.nodes if meter.node == node)
 
 
-async def test_a_missing_file_is_told_before_anything_is_read(world: World) -> None:
+async def test_a_missing_file_is_reported_before_anything_is_read(world: World) -> None:
     state = await world.run(world.pipeline())
 
     assert state.status is Status.DEGRADED
@@ -89,7 +89,7 @@ async def test_a_missing_file_is_told_before_anything_is_read(world: World) -> N
     assert (state.error.node, state.error.message) == ("in", f"there is no file {world.path('in')}")
 
 
-async def test_an_output_that_cannot_be_written_is_told_and_nothing_is_lost(world: World) -> None:
+async def test_an_output_that_cannot_be_written_is_reported_and_nothing_is_lost(world: World) -> None:
     world.write(range(300))
     world.block("out")
     store = MemoryStore()
@@ -111,17 +111,17 @@ class Recited(sdk.SourceConnector[sdk.Options]):
 
     def __init__(self, records: Sequence[Record]) -> None:
         super().__init__()
-        self.heard: list[Any] = []
+        self.noted: list[Any] = []
         self.records = list(records)
 
     def fresh(self) -> "Recited":
         return self
 
     async def on_created(self) -> None:
-        self.heard.append("created")
+        self.noted.append("created")
 
     async def open(self, position: bytes | None) -> None:
-        self.heard.append(("open", position))
+        self.noted.append(("open", position))
         self._left = self.records if position is None else []
 
     async def read(self, n: int) -> list[Record]:
@@ -131,20 +131,20 @@ class Recited(sdk.SourceConnector[sdk.Options]):
         return given
 
     async def teardown(self) -> None:
-        self.heard.append("teardown")
+        self.noted.append("teardown")
 
 
 async def test_hooks_are_called_once_and_a_source_is_opened_where_it_was(world: World) -> None:
     store = MemoryStore()
-    heard = world.folder / "heard"
+    noted = world.folder / "noted"
     source = Recited([Record.of({"n": n}, position=b"%d" % n) for n in range(10)])
 
     class Hooked(world.kind):  # type: ignore[misc, name-defined]
         def on_created(self) -> None:
-            heard.write_text("created\n")
+            noted.write_text("created\n")
 
         def open(self) -> None:
-            with heard.open("a") as lines:
+            with noted.open("a") as lines:
                 lines.write("open\n")
             super().open()
 
@@ -153,9 +153,9 @@ async def test_hooks_are_called_once_and_a_source_is_opened_where_it_was(world: 
         state = await world.run(pipeline, store)
         assert state.status is Status.COMPLETED, state.error
 
-    assert source.heard == ["created", ("open", None), "teardown", ("open", b"9"), "teardown"]
+    assert source.noted == ["created", ("open", None), "teardown", ("open", b"9"), "teardown"]
     # On Spark also what executors have of a destination is not opened.
-    assert heard.read_text().split() == ["created", "open", "open"]
+    assert noted.read_text().split() == ["created", "open", "open"]
     assert world.numbers() == list(range(10))
 
 

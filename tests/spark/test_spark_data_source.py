@@ -37,7 +37,7 @@ def test_an_async_source_that_cannot_be_split_is_one_partition(registered: Spark
     assert keys == [str(n) for n in range(3000)]
 
 
-def test_what_is_wrong_is_told_through_spark(tmp_path: Path, registered: SparkSession) -> None:
+def test_what_is_wrong_is_reported_through_spark(tmp_path: Path, registered: SparkSession) -> None:
     reading = registered.read.format("conduit").options(connector="file", path=str(tmp_path / "missing"))
 
     with pytest.raises(PySparkException, match=r"paht: there is no such option \(did you mean 'path'\?\)"):

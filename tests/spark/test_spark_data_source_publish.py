@@ -75,7 +75,7 @@ def test_a_batch_that_is_published_again_is_there_once(kind: str, tmp_path: Path
     assert shown(kind, tmp_path) == [1, 2, 3, 4]
 
 
-def test_a_database_knows_the_batches_that_are_in_it(postgres: str) -> None:
+def test_a_database_has_the_batches_that_are_in_it(postgres: str) -> None:
     for batch, numbers in ((0, (1, 2)), (1, (3,)), (1, (3,)), (2, (4,))):
         trio.run(publish_batch, postgres_at(postgres), "query", batch, "", [output_of(*numbers)])
     trio.run(publish_batch, postgres_at(postgres), "another query", 0, "", [output_of(5)])
@@ -157,7 +157,7 @@ def postgres_at(address: str) -> postgres.Destination:
     return postgres.Destination(url=address, table="numbers")
 
 
-def test_a_parcel_may_be_left_in_a_folder(tmp_path: Path) -> None:
+def test_an_output_may_be_left_in_a_folder(tmp_path: Path) -> None:
     records = [Record.of({"n": number}) for number in range(3000)]
     left = pack_output(iter(records), 3, "query", tmp_path / "stage")
 
@@ -169,7 +169,7 @@ def test_a_parcel_may_be_left_in_a_folder(tmp_path: Path) -> None:
     assert "share" in str(gone.value.suggestion)
 
 
-def test_a_partition_that_is_too_much_for_the_driver_is_told_what_to_do() -> None:
+def test_a_partition_that_is_too_much_for_the_driver_is_refused_with_what_to_do() -> None:
     records = (Record.of(b"x" * 2**20) for _ in range(100))
 
     with pytest.raises(FatalError, match="too much") as full:
@@ -222,12 +222,12 @@ def test_columns_are_fields_and_some_of_them_the_key() -> None:
 
 
 def problems(made: Any, *args: Any) -> dict[str, str]:
-    with pytest.raises(PipelineInvalid) as told:
+    with pytest.raises(PipelineInvalid) as raised:
         made(*args)
-    return {each.path: f"{each.message} ({each.suggestion})" for each in told.value.problems}
+    return {each.path: f"{each.message} ({each.suggestion})" for each in raised.value.problems}
 
 
-def test_columns_that_records_cannot_carry_are_all_told() -> None:
+def test_columns_that_records_cannot_carry_are_all_reported() -> None:
     inner = types.StructType([types.StructField("i", types.YearMonthIntervalType())])
     odd = types.StructType(
         [
@@ -244,7 +244,7 @@ def test_columns_that_records_cannot_carry_are_all_told() -> None:
     assert set(problems(RowDecoder, record, ["k"])) == {"key_columns", "columns.after", "columns.position"}
 
 
-def test_wrong_options_are_all_told() -> None:
+def test_wrong_options_are_all_reported() -> None:
     assert problems(read_settings, {"connector": "flie"}) == {
         "connector": "there is no source plugin 'flie' (did you mean 'file'?)"
     }

@@ -91,7 +91,7 @@ def test_the_driver_reads_a_journal_into_a_file(tmp_path: Path, registered: Spar
     assert [list(query.iterdir()) for query in (tmp_path / "stage").iterdir()] == [[]]
 
 
-def test_what_is_wrong_with_a_stream_is_told_through_spark(tmp_path: Path, registered: SparkSession) -> None:
+def test_what_is_wrong_with_a_stream_is_reported_through_spark(tmp_path: Path, registered: SparkSession) -> None:
     reading = registered.readStream.format("conduit").options(connector="stdio").load()
 
     with pytest.raises(StreamingQueryException, match="'stdio' cannot go on from a checkpoint"):
@@ -180,7 +180,7 @@ def test_a_driver_that_is_killed_loses_and_repeats_nothing(tmp_path: Path, spark
         second.wait()
 
     assert numbers(out) == list(range(30_000))
-    told = (tmp_path / "error").read_text()
-    assert "the connector cannot be built on executor" in told
-    assert "there is no source plugin 'elsewhere'" in told
-    assert "What to do: install there what is installed on the driver" in told
+    error = (tmp_path / "error").read_text()
+    assert "the connector cannot be built on executor" in error
+    assert "there is no source plugin 'elsewhere'" in error
+    assert "What to do: install there what is installed on the driver" in error

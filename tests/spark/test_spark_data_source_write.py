@@ -111,7 +111,7 @@ def test_tasks_write_by_themselves_when_at_least_once_is_enough(registered: Spar
         assert connection.execute("SELECT to_regclass('conduit_checkpoint')").fetchall() == [(None,)]
 
 
-def test_what_is_wrong_with_a_write_is_told_through_spark(tmp_path: Path, registered: SparkSession) -> None:
+def test_what_is_wrong_with_a_write_is_reported_through_spark(tmp_path: Path, registered: SparkSession) -> None:
     frame = registered.range(1)
 
     with pytest.raises(PySparkException, match=r"connector: there is no destination plugin 'postgre' \(did you mean"):

@@ -325,7 +325,7 @@ def test_columns_other_than_those_of_the_files_are_refused(
     trio.run(other.teardown)
 
 
-def test_a_path_that_cannot_be_written_is_told_at_once(
+def test_a_path_that_cannot_be_written_is_reported_at_once(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -338,7 +338,9 @@ def test_a_path_that_cannot_be_written_is_told_at_once(
         trio.run(destination.teardown)
 
 
-def test_columns_that_are_no_sql_are_told_at_once(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+def test_columns_that_are_no_sql_are_reported_at_once(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
     destination = Destination(path=str(tmp_path), columns="n NUMBER(", **spark_options).fresh()
     with pytest.raises(FatalError, match="cannot be parsed"):
         destination.open()

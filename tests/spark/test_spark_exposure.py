@@ -165,8 +165,8 @@ def is_readable(path: Path) -> bool:
 
 def conf_of(events: Path) -> dict[str, str]:
     lines = [line for path in events.rglob("*") if path.is_file() for line in path.read_text().splitlines()]
-    told = [json.loads(line) for line in lines if '"SparkListenerEnvironmentUpdate"' in line]
-    conf: dict[str, str] = told[0]["Spark Properties"]
+    logged = [json.loads(line) for line in lines if '"SparkListenerEnvironmentUpdate"' in line]
+    conf: dict[str, str] = logged[0]["Spark Properties"]
     return conf
 
 
@@ -228,10 +228,12 @@ def cluster_folder(factory: pytest.TempPathFactory) -> Path:
         ("local", "spark.driver.extraJavaOptions", "-Dx -Dkey.password=k", "can read spark.driver.extraJavaOptions"),
     ],
 )
-def test_settings_that_open_spark_to_others_are_kept_and_told(master: str, name: str, value: str, warning: str) -> None:
+def test_settings_that_open_spark_to_others_are_kept_and_reported(
+    master: str, name: str, value: str, warning: str
+) -> None:
     assert name not in safe_conf(master, {name: value})
-    [told] = exposures(master, {name: value})
-    assert warning in told
+    [warned] = exposures(master, {name: value})
+    assert warning in warned
 
 
 @pytest.mark.parametrize("master", ["local[*]", "spark://host:7077", "yarn", "k8s://https://host"])

@@ -141,7 +141,9 @@ async def test_an_exactly_once_pipeline_fills_a_table(
     assert outcome.progress.dead_letters == 10
 
 
-def test_what_is_missing_or_does_not_answer_is_told(postgres: str, spark: SparkSession, spark_options: Options) -> None:
+def test_what_is_missing_or_does_not_answer_is_reported(
+    postgres: str, spark: SparkSession, spark_options: Options
+) -> None:
     run(postgres, "CREATE TABLE numbers (n INT)")
     without_table = jdbc(postgres, spark_options, table="nowhere").fresh()
     with pytest.raises((FatalError, TransientError), match="nowhere"):

@@ -148,7 +148,7 @@ async def test_an_exactly_once_pipeline_keeps_a_copy(
         ('id INT PRIMARY KEY, "Name" TEXT', ["number"], "there is no column 'number'"),
     ],
 )
-def test_a_table_without_the_key_is_told(
+def test_a_table_without_the_key_is_reported(
     columns: str, key: list[str], why: str, postgres: str, spark: SparkSession, spark_options: Options
 ) -> None:
     run(postgres, f"CREATE TABLE people ({columns})")
@@ -167,7 +167,7 @@ def test_a_table_without_the_key_is_told(
         ({"remote": "sc://host"}, "needs a Spark driver in this process"),
     ],
 )
-def test_options_that_do_not_go_together_are_told(options: Options, why: str) -> None:
+def test_options_that_do_not_go_together_are_reported(options: Options, why: str) -> None:
     given = {"url": "jdbc:postgresql://x/y", "table": "t"} | options
 
     assert [why in problem.message for problem in Jdbc(**given).problems] == [True]  # type: ignore[arg-type]

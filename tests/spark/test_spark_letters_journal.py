@@ -57,7 +57,7 @@ def pipeline(world: World, delivery: Delivery) -> p.Pipeline:
     )
 
 
-async def kept_in(store: MemoryStore) -> list[StoredLetter]:
+async def read_kept(store: MemoryStore) -> list[StoredLetter]:
     page = await store.letters.page(LetterFilter(), limit=1000)
     return [await store.letters.letter(each.id) for each in reversed(page.letters)]
 
@@ -69,7 +69,7 @@ async def test_letters_are_kept_and_sent_again_from_where_they_were_refused(worl
         lines.write("not json\n")
     store = MemoryStore()
     first = await world.run(pipeline(world, delivery), store)
-    kept = await kept_in(store)
+    kept = await read_kept(store)
     unread = next(letter for letter in kept if letter.node == "in")
     await store.letters.edit(unread.id, {"in": Record.of({"n": COUNT})})
     (world.folder / "mended").touch()
@@ -81,10 +81,10 @@ async def test_letters_are_kept_and_sent_again_from_where_they_were_refused(worl
     assert first.status is second.status is Status.COMPLETED, (first.error, second.error)
     refused = {n: ("judge", f"ValueError: no {n}", {"n": n}) for n in range(COUNT) if n % 50 in (9, 10)}
     refused |= {n: ("rest", "full", {"n": n, "judged": True}) for n in range(33, COUNT, 100)}
-    told = [(each.node, each.error, each.record.payload.after) for each in kept]
-    assert told[:-1] == [refused[n] for n in sorted(refused)]
+    shown = [(each.node, each.error, each.record.payload.after) for each in kept]
+    assert shown[:-1] == [refused[n] for n in sorted(refused)]
     assert (unread.node, unread.record.payload.after, unread.source) == ("in", b"not json", "in")
-    assert await kept_in(store) == []
+    assert await read_kept(store) == []
     assert sorted(world.numbers("all")) == list(range(COUNT + 100))
     assert sorted(world.numbers("rest")) == [n for n in range(COUNT + 100) if n % 50 != 10]
     assert all(row["judged"] for row in (*world.rows("all"), *world.rows("rest")))

@@ -85,7 +85,7 @@ def assert_complete(path: Path) -> None:
         (["msgspec", "--out", "nowhere/environment.tgz"], "nowhere/environment.tgz cannot be written"),
     ],
 )
-def test_what_cannot_be_packed_is_told(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_what_cannot_be_packed_is_reported(tmp_path: Path, arguments: list[str], message: str) -> None:
     code, said = pack(tmp_path, *arguments)
 
     assert code == 3

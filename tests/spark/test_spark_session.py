@@ -75,8 +75,8 @@ try:
 except ImportError as error:
     print(error)
 """
-    told = "Spark needs pyspark, not installed here: pip install 'conduit-dataflow[spark]'\n"
-    assert in_a_cold_process(code) == told
+    expected = "Spark needs pyspark, not installed here: pip install 'conduit-dataflow[spark]'\n"
+    assert in_a_cold_process(code) == expected
 
 
 def test_pyspark_is_imported_only_when_it_is_used() -> None:
@@ -85,7 +85,7 @@ def test_pyspark_is_imported_only_when_it_is_used() -> None:
     assert in_a_cold_process(code) == "False\n"
 
 
-def test_a_master_that_does_not_answer_is_told_at_once() -> None:
+def test_a_master_that_does_not_answer_is_reported_at_once() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
@@ -94,7 +94,7 @@ def test_a_master_that_does_not_answer_is_told_at_once() -> None:
     assert said.startswith(f"TransientError no Spark master answers ({address}: Connection refused)")
 
 
-def test_a_master_without_a_port_is_told() -> None:
+def test_a_master_without_a_port_is_reported() -> None:
     said = in_a_process(OPEN.replace("local[1]", "spark://somewhere"))
 
     assert said.startswith("FatalError master 'spark://somewhere' has no port")
@@ -156,7 +156,7 @@ class _JavaError(Exception):
         raise ConnectionRefusedError(111, "Connection refused")
 
 
-def test_an_error_whose_text_ended_with_java_is_told_with_what_to_do() -> None:
+def test_an_error_whose_text_ended_with_java_is_reported_with_what_to_do() -> None:
     with pytest.raises(TransientError) as caught, failure_advice(), spark_errors("a job of Spark"):
         raise _JavaError
 

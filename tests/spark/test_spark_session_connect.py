@@ -170,7 +170,7 @@ def test_a_table_is_read_in_order_through_a_server(said: dict[str, Any]) -> None
     assert said["incremental rows"] == EXPECTED
 
 
-def test_what_is_wrong_is_told_by_a_server_too(said: dict[str, Any]) -> None:
+def test_what_is_wrong_is_reported_by_a_server_too(said: dict[str, Any]) -> None:
     assert said["elsewhere"][0] == "FatalError"
     assert "s3a://bucket/lake cannot be reached through Spark Connect" in said["elsewhere"][1]
     assert said["no query"][0] == "FatalError"
@@ -188,7 +188,7 @@ def test_what_needs_a_driver_is_refused_before_it_runs() -> None:
         assert ["needs a Spark driver in this process" in problem.message for problem in connector.problems] == [True]
 
 
-def test_a_server_that_does_not_answer_is_told_at_once() -> None:
+def test_a_server_that_does_not_answer_is_reported_at_once() -> None:
     program = """
 import sys
 from conduit_connectors.spark import Sink

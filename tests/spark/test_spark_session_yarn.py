@@ -80,7 +80,7 @@ def test_one_of_several_managers_is_enough(site: Path, listening: int) -> None:
         require_manager({})
 
 
-def test_what_spark_is_told_comes_before_the_file(site: Path, listening: int) -> None:
+def test_what_spark_is_given_comes_before_the_file(site: Path, listening: int) -> None:
     site.write_text(settings(address=f"127.0.0.1:{free_port()}"))
 
     require_manager({"spark.hadoop.yarn.resourcemanager.address": f"127.0.0.1:{listening}"})

@@ -113,7 +113,7 @@ def test_any_format_can_be_appended_to(tmp_path: Path, spark: SparkSession, spar
     assert sorted(lines) == ['{"n":1}', '{"n":2}']
 
 
-def test_a_table_that_is_missing_is_told_at_once(spark: SparkSession, spark_options: Options) -> None:
+def test_a_table_that_is_missing_is_reported_at_once(spark: SparkSession, spark_options: Options) -> None:
     sink = Sink(table="no_such_table", **spark_options).fresh()
     with pytest.raises(FatalError, match="no_such_table"):
         sink.open()

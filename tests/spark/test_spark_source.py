@@ -126,7 +126,7 @@ def test_a_snapshot_that_is_acked_is_let_go_and_the_next_one_is_new(
     assert len(read(source)) == ROWS + 3
 
 
-def test_a_snapshot_that_is_missing_is_told(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+def test_a_snapshot_that_is_missing_is_reported(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     source = a_snapshot(tmp_path, spark, spark_options)
     position = read(source, limit=1)[0].position
     trio.run(source.fresh().teardown)
@@ -191,7 +191,7 @@ def test_keys_of_every_type_resume_exactly(expression: str, spark: SparkSession,
         ("SELEKT 1", "SELEKT"),
     ],
 )
-def test_what_cannot_be_read_in_order_is_told(
+def test_what_cannot_be_read_in_order_is_reported(
     query: str, why: str | None, spark: SparkSession, spark_options: Options
 ) -> None:
     source = Source(mode="keyed", key=["k"], chunk_rows=1, query=query, **spark_options)
@@ -203,7 +203,7 @@ def test_what_cannot_be_read_in_order_is_told(
             read(source)
 
 
-def test_a_wrong_path_is_told_at_once(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+def test_a_wrong_path_is_reported_at_once(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     source = Source(format="parquet", path=str(tmp_path / "nowhere"), stage=tmp_path, **spark_options)
 
     with pytest.raises(FatalError, match=r"nowhere.*cannot be read"):
@@ -247,7 +247,7 @@ def derby() -> dict[str, str]:
         ({"query": "SELECT 1", "stage": "x", "master": "local", "remote": "sc://x"}, "not both"),
     ],
 )
-def test_options_that_do_not_go_together_are_told(options: dict[str, Any], why: str) -> None:
+def test_options_that_do_not_go_together_are_reported(options: dict[str, Any], why: str) -> None:
     assert [why in problem.message for problem in Source(**options).problems] == [True]
 
 

@@ -72,7 +72,7 @@ def test_the_last_ack_lets_the_files_go(tmp_path: Path, crashed_before_the_ack: 
     assert read(again) == []
 
 
-def test_a_position_that_was_set_back_behind_what_is_kept_is_told(tmp_path: Path) -> None:
+def test_a_position_that_was_set_back_behind_what_is_kept_is_reported(tmp_path: Path) -> None:
     stage = a_stage(tmp_path)
     first, *_, last = [position(at) for _, at in read(stage)]
     stage.ack(last)
@@ -88,7 +88,7 @@ def test_a_stage_without_rows_ends_at_once(tmp_path: Path) -> None:
     assert read(RowSpool(tmp_path)) == []
 
 
-def test_a_damaged_stage_is_told(tmp_path: Path) -> None:
+def test_a_damaged_stage_is_reported(tmp_path: Path) -> None:
     (tmp_path / "segments.json").write_text('{"snapshot": ')
 
     with pytest.raises(FatalError, match=r"segments\.json is damaged"):

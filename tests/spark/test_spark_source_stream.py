@@ -183,7 +183,7 @@ def test_rows_that_do_not_fit_end_the_stream_with_the_reason(
     assert payloads(good + rest) == [1, 2, 3]
 
 
-def test_what_is_no_stream_is_told(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+def test_what_is_no_stream_is_reported(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     def rows(session: SparkSession) -> DataFrame:
         return session.range(3)
 

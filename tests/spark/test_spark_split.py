@@ -96,7 +96,7 @@ class TestTheHalves:
             return bool(record.payload["n"] % 2)
 
         whole = pipeline(
-            [plain, Processor("tally", counting, when=odd), plain],
+            [plain, Processor("count", counting, when=odd), plain],
             sources={"a": [plain], "b": []},
             out={"when": odd},
             own={"processors": [plain], "when": odd},
@@ -107,9 +107,9 @@ class TestTheHalves:
         driven = compile_pipeline(made.driver_pipeline(lambda source: source.connector))
 
         ours = {id for id in compile_pipeline(whole).nodes if id not in ("a", "b")}
-        assert [id for id in executed.nodes if id not in ("a", "b")] == ["a:plain", "plain", "early", "tally"]
+        assert [id for id in executed.nodes if id not in ("a", "b")] == ["a:plain", "plain", "early", "count"]
         assert [id for id in driven.nodes if id in ours] == [
-            "tally", "plain-2", "own:when", "own:plain", "out", "own", "early",
+            "count", "plain-2", "own:when", "own:plain", "out", "own", "early",
         ]  # fmt: skip
         assert [each.when for each in made.executor_pipeline().destinations] == [odd, None]
         read, replayed = (Batch.whole(Span("p", source, 0, [b"0"]), [Record()]) for source in ("a", DEAD_LETTERS))
@@ -118,9 +118,9 @@ class TestTheHalves:
         assert asked == {"early": [False, True], "out": [True, True], "own": [True, True]}
         # One with processors asks before them, and not again.
         assert [each.when for each in driven.pipeline.destinations] == [odd, None, odd]
-        tally = driven.nodes["tally"].declared
-        assert isinstance(tally, Processor)
-        assert tally.when is odd
+        count = driven.nodes["count"].declared
+        assert isinstance(count, Processor)
+        assert count.when is odd
 
     def test_the_whole_is_left_as_it_was(self) -> None:
         whole = pipeline([plain, counting], sources={"a": [plain]})
@@ -207,7 +207,7 @@ def test_the_halves_of_any_pipeline_do_together_what_it_does(seed: int, sources:
 async def test_state_and_positions_go_on_from_one_engine_to_the_other(autojump_clock: MockClock) -> None:
     records = {"a": numbered("a")}
     store = MemoryStore()
-    whole = pipeline([Processor("tally", counting)], sources={"a": [plain]})
+    whole = pipeline([Processor("count", counting)], sources={"a": [plain]})
     whole.sources[0].connector = memory.Source(records=records["a"][:5])
 
     first = await run(whole, store)

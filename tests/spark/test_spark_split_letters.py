@@ -90,25 +90,25 @@ class Outcome(NamedTuple):
     positions: dict[str, bytes]
 
 
-async def kept_in(store: MemoryStore) -> list[StoredLetter]:
+async def read_kept(store: MemoryStore) -> list[StoredLetter]:
     page = await store.letters.page(LetterFilter(), limit=1000)
     return [await store.letters.letter(each.id) for each in page.letters]
 
 
-def told(letter: StoredLetter) -> tuple[Any, ...]:
+def fields_of(letter: StoredLetter) -> tuple[Any, ...]:
     """What a letter says; branches come in any order."""
     history = sorted((each.attempt, each.node, each.error, each.tries) for each in letter.history)
     return {node: record.payload.after for node, record in letter.records.items()}, history, letter.attempts
 
 
-async def left_by(pipeline: Pipeline, store: MemoryStore, outs: dict[str, Counter[bytes]]) -> Outcome:
+async def run_to_outcome(pipeline: Pipeline, store: MemoryStore, outs: dict[str, Counter[bytes]]) -> Outcome:
     with trio.fail_after(1000):
         state = await Supervisor(pipeline, store).run()
     assert state.status is Status.COMPLETED, state.error
     for destination in pipeline.destinations:
         outs.setdefault(destination.id, Counter()).update(map(msgspec.json.encode, destination.connector.options.into))
         destination.connector.options.into.clear()
-    letters = {(each.source, each.position, each.piece): told(each) for each in await kept_in(store)}
+    letters = {(each.source, each.position, each.piece): fields_of(each) for each in await read_kept(store)}
     states = dict(await (await store.claim("p")).scan())
     return Outcome({id: Counter(written) for id, written in outs.items()}, letters, states, await store.positions("p"))
 
@@ -137,9 +137,9 @@ async def three_runs(world: World, sources: list[str], below: list[int], part_si
     for turn, world.below in enumerate(below):
         for id in sources:
             records[id][:] = numbered(id, RECORDS + 6 * turn)
-        await store.letters.queue("p", {each.id: list(each.records) for each in await kept_in(store)})
+        await store.letters.queue("p", {each.id: list(each.records) for each in await read_kept(store)})
         run = whole if part_size is None else await in_halves(whole, records, part_size, world)
-        outcomes.append(await left_by(run, store, outs))
+        outcomes.append(await run_to_outcome(run, store, outs))
     return outcomes
 
 
@@ -186,8 +186,8 @@ async def test_what_could_only_be_kept_as_text_is_not_sent_again_before_it_is_ed
     )
     attempts = []
     for _ in range(3):
-        await left_by(await in_halves(whole, records, 2, world), store, outs)
-        for letter in await kept_in(store):
+        await run_to_outcome(await in_halves(whole, records, 2, world), store, outs)
+        for letter in await read_kept(store):
             attempts.append((letter.node, letter.attempts, letter.history[-1].error))
             if letter.attempts == 2:
                 await store.letters.edit(letter.id, {"out": Record.of({"source": "a", "n": 1})})

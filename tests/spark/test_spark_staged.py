@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import os
+import pickle
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import fastavro
 import psycopg
 import pyarrow.parquet as pq
 import pytest
+from builders import batch_of
 from conduit_connectors import delta, file, iceberg, memory, objects, parquet, sqlalchemy
 from deltalake import DeltaTable
 from engine_world import kept, no_good, sorted_out
@@ -28,7 +30,7 @@ from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.sdk import PartId, PieceRefused
 from conduit_py.spark.engine.executors import SMALL_PART, TASK_PARTS, JobPace, count_tasks, even_size
 from conduit_py.spark.engine.remote_source import PART_SIZE
-from conduit_py.spark.engine.split import PipelineSplit, way_to_read, ways_to_write
+from conduit_py.spark.engine.split import PipelineSplit, plan, way_to_read, ways_to_write
 from conduit_py.spark.engine.supervisor import SparkSupervisor
 from conduit_py.spark.session.shared_session import SparkOptions
 from conduit_py.status import Status
@@ -167,6 +169,36 @@ async def test_m2_an_attempt_that_dies_after_it_has_staged_is_never_seen(tmp_pat
     assert staged(tmp_path / "out") == []
 
 
+async def test_m2_a_task_that_dies_between_two_of_its_parts_stages_all_of_them_again(
+    tmp_path: Path, spark: "SparkSession", spark_options: dict[str, Any]
+) -> None:
+    """What it has staged of the first is complete, and lost with it. Jobs grow until tasks have several."""
+    died = tmp_path / "died"
+
+    class Mortal(objects.Destination):
+        task = -1
+
+        def prepared(self) -> bytes:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            manifest = super().prepared()
+            if Mortal.task == context.taskAttemptId() and not died.exists():
+                died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            Mortal.task = context.taskAttemptId()
+            return manifest
+
+    pipeline = into(tmp_path, Mortal(url=str(tmp_path / "out")), delivery="exactly_once")
+    state = await SparkSupervisor(pipeline, MemoryStore(), spark=SparkOptions(**spark_options), part_size=1500).run()
+
+    assert state.status is Status.COMPLETED, state.error
+    assert died.exists()
+    assert numbers(tmp_path / "out") == kept(range(1000))
+    assert staged(tmp_path / "out") == []
+
+
 async def test_a_place_that_executors_do_not_reach_is_written_by_the_driver(
     tmp_path: Path, supervised: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,6 +221,10 @@ async def test_a_place_that_executors_do_not_reach_is_written_by_the_driver(
     [
         ([objects.Destination(url="s3://bucket/out")], ["staged by executors"]),
         ([objects.Destination(url="/out"), file.Destination(path="out")], ["staged by", "prepared by"]),
+        (
+            [delta.Destination(path="/out", columns={"n": "long", "day": "date"}, partition_by=["day"])],
+            ["staged by executors"],
+        ),
         ([parquet.Destination(path="/out")], ["written by the driver: its columns are those of the first records"]),
         (
             [parquet.Destination(path="/out", columns={"n": "int64"}), memory.Destination(into=[])],
@@ -251,6 +287,35 @@ def test_m8_executors_get_no_credentials_where_nobody_is_authenticated(tmp_path:
         options = SparkOptions(master=master, conf={"spark.authenticate": "false"})
         [(way, why)] = ways_to_write(PipelineSplit(graph), options).values()
         assert (way, "executors get no credentials: set spark.authenticate" in why) == ("written by the driver", True)
+
+
+def test_m8_tasks_get_the_keys_of_the_store_and_none_of_the_catalog(tmp_path: Path) -> None:
+    """They write files of the table. Only the driver asks the catalog, which has all tables."""
+    folder = catalog_of(tmp_path / "iceberg")
+    catalog = folder | {
+        "token": "canary-token",
+        "uri": f"{folder['uri']}?password=canary-url",
+        "s3.access-key-id": "k-3",
+    }
+    columns = {"n": "long"}
+    lake = iceberg.Destination(table="db.t", catalog=catalog, columns=columns)
+    other = delta.Destination(path=str(tmp_path / "delta"), columns=columns, storage={"aws_session_token": "k-4"})
+    split = PipelineSplit(as_graph(into(tmp_path, lake, other)))
+    planned = plan(split, SparkOptions(master="local[2]"), prepared=True)
+    live = lake.fresh()
+    live.open()
+    grant = live.grant()
+
+    assert b"canary" not in planned + grant
+    assert b"k-3" in grant
+    assert b"k-4" in planned
+    task = pickle.loads(planned).pipeline.destinations[0].connector.fresh()  # noqa: S301 - made above
+    task.open_part(grant, PartId(0, 0))
+    task.prepare(batch_of({"n": 1}, {"n": 1.5}))
+    live.take([task.prepared()])
+    live.flush()
+    live.teardown()
+    assert iceberg_rows(tmp_path / "iceberg") == [{"n": 1}]
 
 
 def placed(order: dict[str, Any]) -> dict[str, Any]:

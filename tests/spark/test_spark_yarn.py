@@ -220,7 +220,7 @@ def test_executors_run_the_python_of_an_archive(yarn: YarnCluster, job: Job) -> 
     assert {row["python"] for row in job.delivered()} == {"archive"}
 
 
-def test_without_room_the_application_is_taken_back_and_that_is_told(
+def test_without_room_the_application_is_taken_back_and_that_is_reported(
     tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config, job: Job
 ) -> None:
     with YarnCluster(tmp_path_factory.mktemp("no-node"), server_jars(pytestconfig), node=False) as empty:

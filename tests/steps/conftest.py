@@ -27,7 +27,7 @@ class Bench:
                 await graph.start()
                 yield graph
 
-    async def arrived(self, queue: str, count: int) -> list[Message]:
+    async def wait_for_messages(self, queue: str, count: int) -> list[Message]:
         """The messages of a queue, once there are so many."""
         tailer = Tailer(await self.queues.open(queue))
         found: list[Message] = []
@@ -48,7 +48,7 @@ class Bench:
         entries = [decode_entry(frame.bodies[0]) for frame in reversed(await journal.last(1000))]
         return [_letter(entry) for entry in entries if not isinstance(entry, Takeover)]
 
-    async def logged(self, uid: str, count: int) -> list[str]:
+    async def wait_for_log(self, uid: str, count: int) -> list[str]:
         """The entries of a step's log, once there are so many."""
         journal = await self.queues.journal(f"attempts/{uid}")
         while len(found := await self.attempts(uid)) < count:

@@ -25,7 +25,7 @@ async def test_cu_02_the_system_of_the_graph_reaches_its_handlers(bench: Any) ->
     steps = [Step(id="s1"), Step(id="p", handler=look, inputs={"in": "s1"}, options={"deep": 1})]
     async with bench.run(steps, system={"component": "a client"}) as graph:
         await graph.send({"x": 1})
-        await bench.logged("g.p", 3)
+        await bench.wait_for_log("g.p", 3)
 
     assert seen == [("a client", "p", {"deep": 1}, {"in": {"x": 1}})]
 
@@ -106,7 +106,7 @@ async def test_cu_05_alts_takes_the_next_message_of_whichever_input_has_one(benc
     async with bench.run(steps) as graph:
         for count, (source, number) in enumerate([("s1", 1), ("s2", 2), ("s2", 3), ("s1", 4)], 1):
             await graph.send({"x": number}, source)
-            arrived = await bench.arrived("q1", count)
+            arrived = await bench.wait_for_messages("q1", count)
 
     assert arrived == [{"x": 2, "from": "a"}, {"x": 3, "from": "b"}, {"x": 4, "from": "b"}, {"x": 5, "from": "a"}]
 
@@ -119,7 +119,7 @@ async def test_cu_06_an_imperative_step_writes_through_its_appender(bench: Any) 
     async with bench.run(steps) as graph:
         for number in (1, 2, 3):
             await graph.send({"x": number})
-        arrived = await bench.arrived("q1", 3)
+        arrived = await bench.wait_for_messages("q1", 3)
 
     assert [message["x"] for message in arrived] == [2, 3, 4]
 
@@ -138,7 +138,7 @@ async def test_an_imperative_step_reads_through_its_tailer(bench: Any) -> None:
         await graph.send({"x": "b"}, "side")
         await graph.send({"x": 1}, "s1")
         await graph.send({"x": 2}, "s1")
-        arrived = await bench.arrived("q1", 2)
+        arrived = await bench.wait_for_messages("q1", 2)
 
     assert [message["x"] for message in arrived] == [[1, "b"], [2, None]]
 
@@ -182,7 +182,7 @@ async def test_cu_08_a_fork_sends_to_all_its_outputs(bench: Any) -> None:
     async with bench.run(steps) as graph:
         for source, number in [("s1", 1), ("s1", 3), ("s2", 2), ("s2", 4)]:
             await graph.send({"x": number}, source)
-        left, right = await bench.arrived("q1", 2), await bench.arrived("q2", 2)
+        left, right = await bench.wait_for_messages("q1", 2), await bench.wait_for_messages("q2", 2)
 
     assert [message["x"] for message in left] == [3, 7]
     assert [message["x"] for message in right] == [3, 7]
@@ -201,7 +201,7 @@ async def test_cu_09_leaving_an_output_out_routes(bench: Any) -> None:
     async with bench.run(steps) as graph:
         for source, number in [("s1", 1), ("s1", 2), ("s2", 1), ("s2", 3)]:
             await graph.send({"x": number}, source)
-        await bench.arrived("q2", 1)
+        await bench.wait_for_messages("q2", 1)
 
     assert (await bench.all("q1"), await bench.all("q2")) == ([2], [5])
 
@@ -216,8 +216,8 @@ async def test_cu_10_a_failed_step_leaves_its_messages_in_the_error_queue(bench:
     async with bench.run(steps, errors="errors") as graph:
         for number in (1, 2, 3, 4):
             await graph.send({"x": number})
-        arrived = await bench.arrived("q1", 2)
-        errors = await bench.arrived("errors", 2)
+        arrived = await bench.wait_for_messages("q1", 2)
+        errors = await bench.wait_for_messages("errors", 2)
 
     assert [message["x"] for message in arrived] == [2, 4]
     assert [error["messages"] for error in errors] == [{"in": {"x": 1}}, {"in": {"x": 3}}]
@@ -245,7 +245,7 @@ async def test_without_an_error_queue_a_step_may_drop_what_fails(bench: Any) -> 
     async with bench.run(steps) as graph:
         await graph.send({"x": 1})
         await graph.send({"x": 2})
-        arrived = await bench.arrived("q1", 1)
+        arrived = await bench.wait_for_messages("q1", 1)
 
     assert arrived == [{"x": 2}]
     assert graph.failures == {}
@@ -271,7 +271,7 @@ async def test_cu_13_filters_by_type_in_a_join_and_by_topic_in_a_sink(bench: Any
     async with bench.run(steps) as graph:
         for source, each in [("s1", {"type": "query"}), ("s2", doc), ("s1", {}), ("s2", {}), ("s1", other), ("s2", {})]:
             await graph.send(each, source)
-        await bench.logged("g.sink", 5)
+        await bench.wait_for_log("g.sink", 5)
 
     assert kept == [doc]
     assert (await bench.attempts("g.p"))[:6] == ["S", "O", "S", "N", "S", "O"]
@@ -301,8 +301,8 @@ async def test_cu_29_two_graphs_on_one_queue_each_see_every_message(bench: Any) 
     async with bench.run(steps, id="one") as one, bench.run(others, id="two"):
         for number in (1, 2, 3):
             await one.send({"x": number})
-        await bench.arrived("q1", 3)
-        await bench.arrived("q2", 3)
+        await bench.wait_for_messages("q1", 3)
+        await bench.wait_for_messages("q2", 3)
 
     assert (await bench.all("q1"), await bench.all("q2")) == ([2, 3, 4], [2, 3, 4])
 
@@ -319,22 +319,22 @@ async def test_a_step_that_fails_ends_alone_and_says_so(bench: Any) -> None:
     async with bench.run(steps) as graph:
         await graph.send({"x": 1})
         await graph.send({"x": 2})
-        arrived = await bench.arrived("q1", 2)
-        await bench.logged("g.broken", 1)
+        arrived = await bench.wait_for_messages("q1", 2)
+        await bench.wait_for_log("g.broken", 1)
         await graph.failure()
 
     assert [message["x"] for message in arrived] == [2, 3]
     assert {step: str(error) for step, error in graph.failures.items()} == {"broken": "no"}
 
 
-async def test_a_message_for_an_output_that_does_not_exist_is_a_mistake_of_the_handler(bench: Any) -> None:
+async def test_a_message_for_an_output_that_does_not_exist_is_an_error_of_the_handler(bench: Any) -> None:
     async def misspelt(process: Process, messages: Mapping[str, Message]) -> Mapping[str, Message]:
         return {"outt": {"x": 1}}
 
     steps = [Step(id="s1"), Step(id="p", handler=misspelt, inputs={"in": "s1"}, outputs={"out": "q1"})]
     async with bench.run(steps, errors="errors") as graph:
         await graph.send({"x": 1})
-        (error,) = await bench.arrived("errors", 1)
+        (error,) = await bench.wait_for_messages("errors", 1)
 
     assert error["cause"]["message"] == "g.p: returned a message for outt, which is no output of it"
 

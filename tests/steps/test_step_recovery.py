@@ -49,13 +49,13 @@ async def test_cu_14_an_interrupted_step_is_taken_again_with_the_snapshot_it_had
     async with bench.run(HANGING) as graph:
         await graph.send({"x": 1})
         await graph.send({"x": 2})
-        await bench.logged("g.p", 1)
+        await bench.wait_for_log("g.p", 1)
         await graph.stop(force=True)
     assert (await bench.all("q1"), await bench.attempts("g.p")) == ([], ["S"])
 
     async with bench.run(PIPE):
-        await bench.logged("g.p", 5)
-        await bench.logged("g.sink", 5)
+        await bench.wait_for_log("g.p", 5)
+        await bench.wait_for_log("g.sink", 5)
 
     assert await bench.all("q1") == [1, 2]
     assert await bench.attempts("g.p") == ["S", "O", "S", "O", "S"]
@@ -68,13 +68,13 @@ async def test_cu_15_an_interrupted_alts_reads_the_queue_it_had_chosen(bench: An
     then = [*sources, Step(id="p", handler=pass_on, alts={"b": "s2", "a": "s1"}, outputs={"out": "q1"})]
     async with bench.run(first) as graph:
         await graph.send({"x": 1}, "s2")
-        await bench.logged("g.p", 2)
+        await bench.wait_for_log("g.p", 2)
         await graph.stop(force=True)
     assert await bench.attempts("g.p") == ["S", "A(s2)"]
 
     async with bench.run(then) as graph:
         await graph.send({"x": 2}, "s1")
-        await bench.logged("g.p", 7)
+        await bench.wait_for_log("g.p", 7)
 
     assert await bench.all("q1") == [1, 2]
     assert await bench.attempts("g.p") == ["S", "A(s2)", "O", "S", "A(s1)", "O", "S"]
@@ -91,12 +91,12 @@ async def test_cu_16_an_interrupted_fork_sends_to_all_its_outputs_later(bench: A
     async with bench.run(steps(hang)) as graph:
         await graph.send({"x": 1}, "s1")
         await graph.send({"x": 2}, "s2")
-        await bench.logged("g.p", 1)
+        await bench.wait_for_log("g.p", 1)
         await graph.stop(force=True)
     assert (await bench.all("q1"), await bench.all("q2")) == ([], [])
 
     async with bench.run(steps(fork)):
-        await bench.logged("g.p", 4)
+        await bench.wait_for_log("g.p", 4)
 
     assert (await bench.all("q1"), await bench.all("q2")) == ([1], [2])
     assert await bench.attempts("g.p") == ["S", "D", "N", "S"]
@@ -112,7 +112,7 @@ async def test_cu_17_a_handled_error_takes_the_place_of_the_output(bench: Any) -
     async with bench.run(steps, errors="errors") as graph:
         await graph.send({"x": 1})
         await graph.send({"x": 2})
-        await bench.logged("g.p", 5)
+        await bench.wait_for_log("g.p", 5)
 
     assert await bench.all("q1") == [2]
     assert len(await (await bench.queues.open("errors")).messages()) == 1
@@ -145,11 +145,11 @@ async def test_cu_18_a_write_that_fails_after_its_attempt_is_a_handled_error(ben
     await full_queue(bench.queues, "q1", 1)
     async with bench.run(steps, errors="errors") as graph:
         await graph.send({"x": 1})
-        (first,) = await bench.arrived("errors", 1)
+        (first,) = await bench.wait_for_messages("errors", 1)
         await full_queue(bench.queues, "q1", 1)
         await graph.send({"x": 2})
-        await bench.arrived("errors", 2)
-        await bench.logged("g.p", 7)
+        await bench.wait_for_messages("errors", 2)
+        await bench.wait_for_log("g.p", 7)
 
     assert await bench.all("q1") == []
     assert first["messages"] == {"q1": {"x": 1}}
@@ -168,7 +168,7 @@ async def test_cu_19_without_an_error_queue_the_step_ends_and_is_repeated_at_the
     assert (await bench.all("q1"), await bench.attempts("g.p")) == ([], ["S", "O"])
 
     async with bench.run(steps) as graph:
-        await bench.logged("g.p", 6)
+        await bench.wait_for_log("g.p", 6)
 
     assert await bench.all("q1") == [2, 3]
     assert await bench.attempts("g.p") == ["S", "O", "O", "S", "O", "S"]
@@ -178,13 +178,13 @@ async def test_cu_19_without_an_error_queue_the_step_ends_and_is_repeated_at_the
 async def test_cu_20_what_was_delivered_before_the_interruption_is_not_delivered_again(bench: Any) -> None:
     async with bench.run(PIPE[:2]) as graph:
         await graph.send({"x": 2})
-        await bench.logged("g.p", 3)
+        await bench.wait_for_log("g.p", 3)
         await graph.stop()
     await cut_log(bench.queues, "g.p", 1)
     assert await bench.attempts("g.p") == ["S", "O"]
 
     async with bench.run(PIPE[:2]):
-        await bench.logged("g.p", 3)
+        await bench.wait_for_log("g.p", 3)
 
     assert await bench.all("q1") == [2]
     assert await bench.attempts("g.p") == ["S", "O", "S"]
@@ -202,12 +202,12 @@ async def test_cu_21_at_most_once_drops_what_it_was_about(bench: Any) -> None:
     passing = Step(id="p", handler=pass_on, inputs={"in": "s1"}, outputs={"out": "q1"}, strategy="at_most_once")
     async with bench.run([Step(id="s1"), hanging]) as graph:
         await graph.send({"x": 1})
-        await bench.logged("g.p", 1)
+        await bench.wait_for_log("g.p", 1)
         await graph.send({"x": 2})
         await graph.stop(force=True)
 
     async with bench.run([Step(id="s1"), passing]):
-        await bench.arrived("q1", 1)
+        await bench.wait_for_messages("q1", 1)
 
     assert await bench.all("q1") == [2]
 
@@ -219,7 +219,7 @@ async def test_at_most_once_still_sends_handled_errors_to_the_error_queue(bench:
     step = Step(id="p", handler=refuse, inputs={"in": "s1"}, errors="errors", strategy="at_most_once")
     async with bench.run([Step(id="s1"), step]) as graph:
         await graph.send({"x": 1})
-        (error,) = await bench.arrived("errors", 1)
+        (error,) = await bench.wait_for_messages("errors", 1)
 
     assert error["messages"] == {"in": {"x": 1}}
     assert error["step"]["strategy"] == "at_most_once"
@@ -242,13 +242,13 @@ async def keys_over_two_runs(bench: Any, *, cut: int) -> list[tuple[str, str]]:
 
     async with bench.run(alts(note_and_hang)) as graph:
         await graph.send({"x": 1}, "s2")
-        await bench.logged("g.p", 2)
+        await bench.wait_for_log("g.p", 2)
         await trio.testing.wait_all_tasks_blocked()
         await graph.stop(force=True)
     await cut_log(bench.queues, "g.p", cut)
     async with bench.run(alts(note)) as graph:
         await graph.send({"x": 2}, "s1")
-        await bench.logged("g.p", 7)
+        await bench.wait_for_log("g.p", 7)
     return calls
 
 
@@ -274,7 +274,7 @@ async def test_cu_28_a_queue_that_is_new_to_a_step_is_read_from_its_beginning_an
 ) -> None:
     async with bench.run(PIPE[:2]) as graph:
         await graph.send({"x": 1})
-        await bench.logged("g.p", 3)
+        await bench.wait_for_log("g.p", 3)
     joined = [
         Step(id="s1"),
         Step(id="s0"),
@@ -283,9 +283,9 @@ async def test_cu_28_a_queue_that_is_new_to_a_step_is_read_from_its_beginning_an
     await (await bench.queues.open("s0")).append({"x": 7})
 
     async with bench.run(joined) as graph:
-        await bench.arrived("q1", 2)
+        await bench.wait_for_messages("q1", 2)
         await graph.send({"x": 2}, "s1")
-        await bench.arrived("q1", 3)
+        await bench.wait_for_messages("q1", 3)
 
     assert await bench.all("q1") == [1, 7, 2]
     assert "g.p reads s0 for the first time, from its beginning" in caplog.text
@@ -294,11 +294,11 @@ async def test_cu_28_a_queue_that_is_new_to_a_step_is_read_from_its_beginning_an
 async def test_a_graph_that_runs_somewhere_else_too_is_fenced_there(bench: Any) -> None:
     async with bench.run(PIPE[:2]) as old:
         await old.send({"x": 1})
-        await bench.logged("g.p", 3)
+        await bench.wait_for_log("g.p", 3)
         async with bench.run(PIPE[:2]) as new:
-            await bench.logged("g.p", 3)
+            await bench.wait_for_log("g.p", 3)
             await old.send({"x": 2})
-            await bench.arrived("q1", 2)
+            await bench.wait_for_messages("q1", 2)
             await old.failure()
 
     assert await bench.all("q1") == [1, 2]
@@ -309,11 +309,11 @@ async def test_a_graph_that_runs_somewhere_else_too_is_fenced_there(bench: Any) 
 async def test_a_second_start_waits_for_the_stop_and_goes_on(bench: Any) -> None:
     async with bench.run(PIPE[:2]) as graph:
         await graph.send({"x": 1})
-        await bench.arrived("q1", 1)
+        await bench.wait_for_messages("q1", 1)
         await graph.stop()
         await graph.send({"x": 2})
         await graph.start()
-        await bench.arrived("q1", 2)
+        await bench.wait_for_messages("q1", 2)
 
     assert await bench.all("q1") == [1, 2]
 

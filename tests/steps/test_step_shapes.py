@@ -32,7 +32,7 @@ def test_cu_01_the_shape_alone_decides_the_kind(shape: dict[str, dict[str, str]]
     assert problems_of([step]) == []
 
 
-def test_every_mistake_of_a_graph_is_reported_at_once() -> None:
+def test_every_problem_of_a_graph_is_reported_at_once() -> None:
     steps = [
         Step(id="p", handler=handler, inputs={"a": "q1"}, alts={"b": "q2"}),
         Step(id="p", inputs={"a": "q1", "b": "q1"}),

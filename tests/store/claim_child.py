@@ -44,7 +44,7 @@ async def commit(state: str, owners: str) -> None:
             nursery.start_soon(commit_for, f"owner-{owner}")
 
 
-async def held(state: str, pipeline: str) -> None:
+async def hold_claim(state: str, pipeline: str) -> None:
     async with await open_store(state) as store:
         try:
             async with store.run_lock(pipeline):
@@ -54,7 +54,7 @@ async def held(state: str, pipeline: str) -> None:
             tell(error)
 
 
-ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {"commit": commit, "held": held}
+ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {"commit": commit, "held": hold_claim}
 
 if __name__ == "__main__":
     trio.run(ACTIONS[sys.argv[1]], *sys.argv[2:])

@@ -45,15 +45,15 @@ def clock() -> Clock:
 @pytest.fixture(params=["memory", "sqlite", "postgres", "forwarded"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
     if request.param == "forwarded":
-        async with _forwarded(MemoryStore(clock=clock)) as opened:
+        async with _forward_to(MemoryStore(clock=clock)) as opened:
             yield opened
         return
-    async with await _opened(request, tmp_path, clock) as opened:
+    async with await _open(request, tmp_path, clock) as opened:
         yield opened
 
 
 @asynccontextmanager
-async def _forwarded(behind: Store) -> AsyncIterator[Store]:
+async def _forward_to(behind: Store) -> AsyncIterator[Store]:
     """A store as the process of a Spark pipeline has it: what it is asked goes to the server's over a socket."""
     here, there = trio.socket.socketpair()
     server = ChildLink(trio.SocketStream(here), TO_SERVER)
@@ -111,7 +111,7 @@ def database(shared_database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-async def _opened(request: pytest.FixtureRequest, directory: Path, clock: Clock) -> Store:
+async def _open(request: pytest.FixtureRequest, directory: Path, clock: Clock) -> Store:
     if request.param == "memory":
         return MemoryStore(clock=clock)
     if request.param == "sqlite":

@@ -216,7 +216,7 @@ async def test_the_log_of_a_killed_process_is_in_the_backup(state: Path, tmp_pat
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "backup").iterdir()} == {0}
 
 
-async def backed_up(state: Path, target: Path, number: int = 1) -> Path:
+async def make_backup(state: Path, target: Path, number: int = 1) -> Path:
     async with await SqliteStore.open(state) as store:
         await save(store, number)
     back_up(state, target)
@@ -229,7 +229,7 @@ async def position(state: Path) -> bytes | None:
 
 
 async def test_a_restore_goes_to_an_empty_place_or_is_forced(state: Path, tmp_path: Path) -> None:
-    backup = await backed_up(state, tmp_path / "backup")
+    backup = await make_backup(state, tmp_path / "backup")
     async with await SqliteStore.open(state) as store:
         await save(store, 2)
         with pytest.raises(StateLocked, match="is in use"):
@@ -247,7 +247,7 @@ async def test_a_restore_goes_to_an_empty_place_or_is_forced(state: Path, tmp_pa
 
 
 async def test_a_damaged_or_incomplete_backup_is_refused_before_anything_changes(state: Path, tmp_path: Path) -> None:
-    backup = await backed_up(state, tmp_path / "backup")
+    backup = await make_backup(state, tmp_path / "backup")
     (tmp_path / "none").mkdir()
     with pytest.raises(EnvironmentUnfit, match="is not a backup"):
         restore(tmp_path / "none", tmp_path / "new")
@@ -290,7 +290,7 @@ def killed_at(point: str, work: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("point", ["restore.before_move", "restore.after_move", "restore.before_end"])
 async def test_half_a_restore_refuses_to_run_and_can_be_repeated(state: Path, tmp_path: Path, point: str) -> None:
-    backup = await backed_up(state, tmp_path / "backup")
+    backup = await make_backup(state, tmp_path / "backup")
     async with await SqliteStore.open(state) as store:
         await save(store, 2)
     assert killed_at(point, partial(restore, backup, state, replace=True))
@@ -332,6 +332,6 @@ async def test_a_restored_claim_fences_everything_that_ran_before(state: Path, t
 async def test_a_backup_needs_a_state_and_a_new_name(state: Path, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentUnfit, match="there is no state in"):
         back_up(tmp_path / "nowhere", tmp_path / "backup")
-    await backed_up(state, tmp_path / "backup")
+    await make_backup(state, tmp_path / "backup")
     with pytest.raises(ConduitError, match="backup exists"):
         back_up(state, tmp_path / "backup")

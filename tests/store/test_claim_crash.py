@@ -35,7 +35,7 @@ def acknowledged(lines: Iterable[str]) -> dict[str, int]:
     return {owner: int(number) for owner, number in (line.split() for line in lines)}
 
 
-async def committed(state: str, owners: int) -> dict[str, int]:
+async def read_committed(state: str, owners: int) -> dict[str, int]:
     """The last transaction of every owner, after checking that all that belongs to it is there and nothing more."""
     last = {}
     async with await open_store(state) as store:
@@ -66,7 +66,7 @@ async def test_transactions_that_were_acknowledged_survive_kill_9_again_and_agai
             child.kill()
             told = acknowledged([*first, *child.stdout])
 
-        kept = await committed(state, 5)
+        kept = await read_committed(state, 5)
         for owner, number in (before | told).items():
             assert kept[owner] - number in (0, 1)
         before = kept
@@ -84,7 +84,7 @@ async def test_killed_around_a_commit_the_transaction_is_there_or_it_is_not(stat
 
     assert child.returncode == -signal.SIGKILL
     assert told == {"owner-0": 3}
-    assert await committed(state, 1) == {"owner-0": kept}
+    assert await read_committed(state, 1) == {"owner-0": kept}
 
 
 async def test_a_fence_grows_across_restarts_that_a_kill_forced(state: str) -> None:

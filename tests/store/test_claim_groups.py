@@ -111,7 +111,7 @@ async def test_a_claim_and_a_commit_of_the_same_owner_in_one_group_keep_their_or
 async def test_work_that_is_wrong_in_itself_touches_no_other(tmp_path: Path) -> None:
     def wrong(tables: Tables) -> None:
         tables.claim("wrong")
-        raise ValueError("a mistake of ours")
+        raise ValueError("an error of ours")
 
     async with await SqliteStore.open(tmp_path) as store:
         claim = await store.claim("orders")

@@ -158,7 +158,7 @@ class Ticks:
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(steps, max_size=25))
-async def test_sqlite_does_what_the_model_does_and_still_knows_it_when_reopened(played: list[Any]) -> None:
+async def test_sqlite_does_what_the_model_does_and_still_has_it_when_reopened(played: list[Any]) -> None:
     model = Player(MemoryStore(clock=Ticks()))
     with tempfile.TemporaryDirectory() as directory:
         async with SqliteStore(StateDatabase.open(Path(directory)), Ticks()) as store:

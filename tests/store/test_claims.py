@@ -180,12 +180,12 @@ async def test_a_reset_owner_starts_again_with_nobody_able_to_commit(store: Stor
     assert await store.claim_state("unknown") is None
 
 
-async def test_trails_commit_with_positions(store: Store) -> None:
-    trail = PositionHistory([HistoryPoint(1.0, None, start=True), HistoryPoint(2.0, b"5")])
+async def test_position_histories_commit_with_positions(store: Store) -> None:
+    history = PositionHistory([HistoryPoint(1.0, None, start=True), HistoryPoint(2.0, b"5")])
     claim = await store.claim("orders")
-    await claim.commit(Changes(1, b"", positions={"s": b"5"}, histories={"s": trail.encode()}))
+    await claim.commit(Changes(1, b"", positions={"s": b"5"}, histories={"s": history.encode()}))
 
-    assert await store.position_history("orders", "s") == trail
+    assert await store.position_history("orders", "s") == history
     assert await store.positions("orders") == {"s": b"5"}
     assert (await store.position_history("others", "s")).points == []
 

@@ -90,7 +90,7 @@ async def use(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["state.db", "letters.db"])
-async def test_damage_is_told_by_the_file_and_what_to_do(name: str, tmp_path: Path) -> None:
+async def test_damage_is_reported_by_the_file_and_what_to_do(name: str, tmp_path: Path) -> None:
     await fill(tmp_path / "whole")
     rng = random.Random(name)
     wrong: list[str] = []

@@ -278,16 +278,16 @@ async def test_letters_and_their_bytes_are_counted_by_state(box: DeadLetterStore
     assert list(counts.values()) == box.counts
 
 
-async def test_who_watches_a_pipeline_hears_of_its_letters_only(box: DeadLetterStore) -> None:
-    heard: list[str] = []
+async def test_who_watches_a_pipeline_is_notified_of_its_letters_only(box: DeadLetterStore) -> None:
+    notified: list[str] = []
     await box.store([refused(1), refused(2), refused(1, pipeline="q")])
-    with box.watch("p", lambda: heard.append("p")):
+    with box.watch("p", lambda: notified.append("p")):
         await box.queue("q", {id_of(1, pipeline="q"): ["lake"]})
         await box.queue("p", {"unknown": ["lake"]})
         await box.queue("p", {id_of(1): ["lake"]})
     await box.queue("p", {id_of(2): ["lake"]})
 
-    assert heard == ["p"]
+    assert notified == ["p"]
 
 
 async def test_what_cannot_be_kept_is_refused_and_nothing_of_it_is_stored(box: DeadLetterStore) -> None:

@@ -28,7 +28,7 @@ class Gate:
         self._reached.set()
         self._open.wait(300)
 
-    async def reached(self) -> None:
+    async def wait_until_reached(self) -> None:
         assert await trio.to_thread.run_sync(self._reached.wait, 10)
 
     def open(self) -> None:
@@ -38,7 +38,7 @@ class Gate:
 async def hold(store: SqliteStore, gate: Gate, nursery: trio.Nursery) -> None:
     """Have the thread busy with one save, so that what is asked next waits together."""
     nursery.start_soon(store.save_positions, "first", {"web": b"1"})
-    await gate.reached()
+    await gate.wait_until_reached()
 
 
 async def test_all_writes_that_wait_share_one_commit(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_nobody_is_answered_before_the_commit(tmp_path: Path) -> None:
 
     async with SqliteStore(database) as store, trio.open_nursery() as nursery:
         nursery.start_soon(save, store)
-        await gate.reached()
+        await gate.wait_until_reached()
         await trio.testing.wait_all_tasks_blocked()
         before = list(answered)
         gate.open()

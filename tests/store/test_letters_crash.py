@@ -53,7 +53,7 @@ async def queue_all(state: Path) -> list[bytes]:
         return sorted([(await store.letters.letter(summary.id)).position for summary in page.letters])
 
 
-async def queued(state: Path) -> int:
+async def count_queued(state: Path) -> int:
     async with await SqliteStore.open(state) as store:
         return (await store.letters.page(LetterFilter(state=LetterState.QUEUED))).total
 
@@ -65,7 +65,7 @@ async def test_letters_survive_kill_9_when_they_are_stored_and_when_they_are_sen
     kept = await queue_all(tmp_path / "state")
     (tmp_path / "mended").touch()
     sending = [run(tmp_path, point) for point in ("replay.before_settle", "letters.before_commit")]
-    still_queued = await queued(tmp_path / "state")
+    still_queued = await count_queued(tmp_path / "state")
     last = [run(tmp_path, point) for point in ("letters.after_commit", None)]
     numbers = Counter(json.loads(line)["n"] for line in (tmp_path / "out.jsonl").read_text().splitlines())
 

@@ -18,7 +18,7 @@ async def publish(store: Store, *messages: tuple[str, bytes], owner: str = "orde
     await claim.commit(changes)
 
 
-async def leased(store: Store, target: str, holder: str, limit: int = 100) -> list[bytes] | None:
+async def lease_messages(store: Store, target: str, holder: str, limit: int = 100) -> list[bytes] | None:
     pending = await store.outbox.lease(target, holder, 10, limit)
     return None if pending is None else [message.body for message in pending]
 
@@ -29,9 +29,9 @@ async def test_messages_come_out_per_target_in_the_order_of_the_commits(store: S
     await publish(store, *(("mail", b"%d" % number) for number in range(5, 1000)))
 
     assert await store.outbox.targets() == ["mail", "sms"]
-    assert await leased(store, "mail", "me", 3) == [b"1", b"3", b"4"]
-    assert await leased(store, "mail", "me", 2000) == [b"1", *(b"%d" % number for number in range(3, 1000))]
-    assert await leased(store, "sms", "me") == [b"2"]
+    assert await lease_messages(store, "mail", "me", 3) == [b"1", b"3", b"4"]
+    assert await lease_messages(store, "mail", "me", 2000) == [b"1", *(b"%d" % number for number in range(3, 1000))]
+    assert await lease_messages(store, "sms", "me") == [b"2"]
 
 
 async def test_a_message_says_whose_it_is(store: Store) -> None:
@@ -52,21 +52,21 @@ async def test_what_arrived_is_gone_and_the_rest_stays(store: Store) -> None:
     again = await store.outbox.forwarded("mail", "me", [message.number for message in pending])
 
     assert (removed, again) == (True, True)
-    assert await leased(store, "mail", "me") == [b"3"]
-    assert await leased(store, "sms", "me") == [b"4"]
+    assert await lease_messages(store, "mail", "me") == [b"3"]
+    assert await lease_messages(store, "sms", "me") == [b"4"]
 
 
 async def test_me_18_a_leased_target_is_nobody_elses_until_it_is_released(store: Store) -> None:
     await publish(store, ("mail", b"1"), ("sms", b"2"))
-    mine = await leased(store, "mail", "me")
-    others = await leased(store, "mail", "you")
-    other_target = await leased(store, "sms", "you")
+    mine = await lease_messages(store, "mail", "me")
+    others = await lease_messages(store, "mail", "you")
+    other_target = await lease_messages(store, "sms", "you")
     await store.outbox.release("mail", "you")
-    still = await leased(store, "mail", "you")
+    still = await lease_messages(store, "mail", "you")
     await store.outbox.release("mail", "me")
 
     assert (mine, others, other_target, still) == ([b"1"], None, [b"2"], None)
-    assert await leased(store, "mail", "you") == [b"1"]
+    assert await lease_messages(store, "mail", "you") == [b"1"]
 
 
 async def test_a_lease_ends_by_itself_and_the_late_holder_removes_nothing(store: Store, pass_time: PassTime) -> None:
@@ -74,32 +74,32 @@ async def test_a_lease_ends_by_itself_and_the_late_holder_removes_nothing(store:
     pending = await store.outbox.lease("mail", "late", 10, 1)
     assert pending is not None
     await pass_time(9)
-    within = await leased(store, "mail", "me")
+    within = await lease_messages(store, "mail", "me")
     await pass_time(2)
-    after = await leased(store, "mail", "me")
+    after = await lease_messages(store, "mail", "me")
 
     assert (within, after) == (None, [b"1"])
     assert not await store.outbox.forwarded("mail", "late", [pending[0].number])
-    assert await leased(store, "mail", "me") == [b"1"]
-    assert await leased(store, "mail", "late") is None
+    assert await lease_messages(store, "mail", "me") == [b"1"]
+    assert await lease_messages(store, "mail", "late") is None
 
 
 async def test_a_lease_may_be_extended_while_it_is_held(store: Store, pass_time: PassTime) -> None:
     await publish(store, ("mail", b"1"))
-    await leased(store, "mail", "me")
+    await lease_messages(store, "mail", "me")
     for _ in range(3):
         await pass_time(9)
         assert await store.outbox.extend("mail", "me", 10)
-        assert await leased(store, "mail", "you") is None
+        assert await lease_messages(store, "mail", "you") is None
 
 
 async def test_a_lease_that_was_let_go_of_or_taken_over_cannot_be_extended(store: Store, pass_time: PassTime) -> None:
     await publish(store, ("mail", b"1"))
-    await leased(store, "mail", "me")
+    await lease_messages(store, "mail", "me")
     await pass_time(11)
     late_but_free = await store.outbox.extend("mail", "me", 10)
     await pass_time(11)
-    await leased(store, "mail", "you")
+    await lease_messages(store, "mail", "you")
     taken = await store.outbox.extend("mail", "me", 10)
     await store.outbox.release("mail", "you")
 
@@ -113,7 +113,7 @@ async def test_of_many_holders_one_has_the_target(store: Store) -> None:
     holders: list[str] = []
 
     async def compete(holder: str) -> None:
-        if await leased(store, "mail", holder) is not None:
+        if await lease_messages(store, "mail", holder) is not None:
             holders.append(holder)
 
     async with trio.open_nursery() as nursery:

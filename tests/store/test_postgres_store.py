@@ -284,7 +284,7 @@ async def test_an_address_that_is_none_is_refused(state: str, message: str) -> N
     assert str(refused.value).startswith(message)
 
 
-async def test_a_user_who_may_not_create_the_schema_is_told_what_to_do(
+async def test_a_user_who_may_not_create_the_schema_is_refused_with_what_to_do(
     postgres: str, postgres_server: PostgresServer
 ) -> None:
     with psycopg.connect(postgres, autocommit=True) as connection:

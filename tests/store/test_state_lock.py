@@ -32,7 +32,7 @@ def running(action: str, directory: Path) -> Iterator[tuple[subprocess.Popen[str
             child.kill()
 
 
-async def test_a_second_process_is_refused_and_told_who_has_the_directory(tmp_path: Path) -> None:
+async def test_a_second_process_is_refused_and_shown_who_has_the_directory(tmp_path: Path) -> None:
     with running("hold", tmp_path) as (child, pid):
         with pytest.raises(StateLocked) as refused:
             await SqliteStore.open(tmp_path)

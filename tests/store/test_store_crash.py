@@ -29,7 +29,7 @@ def acknowledged(lines: Iterable[str]) -> dict[str, int]:
     return {pipeline: int(number) for pipeline, number in (line.split() for line in lines)}
 
 
-async def stored(directory: Path) -> dict[str, int]:
+async def read_stored(directory: Path) -> dict[str, int]:
     """The newest position of every pipeline, after checking that both sources of a save are there or neither."""
     newest = {}
     async with await SqliteStore.open(directory) as store:
@@ -49,7 +49,7 @@ async def test_what_was_acknowledged_survives_kill_9_again_and_again(tmp_path: P
             child.kill()
             told = acknowledged([*first, *child.stdout])
 
-        kept = await stored(tmp_path)
+        kept = await read_stored(tmp_path)
         # At most one more than was printed: durable, but killed before its caller got the answer.
         for pipeline, number in (before | told).items():
             assert kept[pipeline] - number in (0, 1)
@@ -65,7 +65,7 @@ async def test_killed_before_a_commit_nothing_of_it_is_there(tmp_path: Path, nth
 
     assert child.returncode == -signal.SIGKILL
     assert told == ({"pipeline-0": nth - 1} if nth > 1 else {})
-    assert await stored(tmp_path) == told
+    assert await read_stored(tmp_path) == told
 
 
 @pytest.mark.parametrize("nth", [1, 2, 40])
@@ -76,7 +76,7 @@ async def test_killed_after_a_commit_all_of_it_is_there(tmp_path: Path, nth: int
 
     assert child.returncode == -signal.SIGKILL
     assert told == ({"pipeline-0": nth - 1} if nth > 1 else {})
-    assert await stored(tmp_path) == {"pipeline-0": nth}
+    assert await read_stored(tmp_path) == {"pipeline-0": nth}
 
 
 async def test_after_a_failed_write_later_ones_go_to_a_renewed_file(tmp_path: Path) -> None:

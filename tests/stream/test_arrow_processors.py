@@ -188,7 +188,7 @@ async def test_a_wrong_answer_stops_the_pipeline_in_the_name_of_the_node(autojum
         ({"arrow": True, "batch": True}, answer, "cannot be called with a table and a batch: too many positional"),
     ],
 )
-def test_what_cannot_work_is_told_before_the_start(
+def test_what_cannot_work_is_reported_before_the_start(
     settings: dict[str, Any], function: Callable[..., Any], problem: str
 ) -> None:
     pipeline = Pipeline(

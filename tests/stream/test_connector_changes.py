@@ -39,10 +39,10 @@ class LakeOptions(sdk.Options):
 class Lake(sdk.DestinationConnector[LakeOptions]):
     """Notes each call."""
 
-    heard: list[Any]
+    notified: list[Any]
 
     async def on_updated(self, before: dict[str, Any]) -> None:
-        self.heard.append(before)
+        self.notified.append(before)
 
     async def write(self, batch: Batch) -> None:
         pass
@@ -50,7 +50,7 @@ class Lake(sdk.DestinationConnector[LakeOptions]):
     def fresh(self) -> "Lake":
         new = super().fresh()
         assert isinstance(new, Lake)
-        new.heard = self.heard
+        new.notified = self.notified
         return new
 
 
@@ -99,9 +99,9 @@ def test_no_secret_is_in_what_is_stored() -> None:
     assert mask_secrets(options)["url"] == "db://me:***@host"
 
 
-def lake(heard: list[Any], **options: Any) -> Pipeline:
+def lake(notified: list[Any], **options: Any) -> Pipeline:
     connector = Lake(**options)
-    connector.heard = heard
+    connector.notified = notified
     return Pipeline(
         "p", sources=[Source("in", ScriptedSource(records=1))], destinations=[Destination("lake", connector)]
     )
@@ -124,30 +124,30 @@ def old_entry(**revealed: str) -> ConnectorEntry:
 
 async def test_an_entry_of_the_older_form_is_read_and_replaced_without_an_update(autojump_clock: MockClock) -> None:
     SECRETS.add(REFERRED)
-    store, heard = MemoryStore(), list[Any]()
+    store, notified = MemoryStore(), list[Any]()
     url = f"db://me:{REFERRED}@host"
     await store.save_connector("p", "lake", old_entry(url=repr(url)))
-    await Supervisor(lake(heard, url=url), store).run()
+    await Supervisor(lake(notified, url=url), store).run()
     entry = (await store.connectors("p"))["lake"]
 
-    assert heard == []
+    assert notified == []
     assert not is_old_form(entry.digest)
     assert REFERRED not in repr(entry)
 
 
 async def test_a_change_since_an_entry_of_the_older_form_is_an_update(autojump_clock: MockClock) -> None:
-    store, heard = MemoryStore(), list[Any]()
+    store, notified = MemoryStore(), list[Any]()
     await store.save_connector("p", "lake", old_entry())
-    await Supervisor(lake(heard, url="db://new"), store).run()
+    await Supervisor(lake(notified, url="db://new"), store).run()
 
-    assert len(heard) == 1
+    assert len(notified) == 1
 
 
 async def test_nothing_is_saved_while_nothing_changes(autojump_clock: MockClock) -> None:
-    store, heard = MemoryStore(), list[Any]()
-    await Supervisor(lake(heard, headers={"a": SecretStr("b")}), store).run()
+    store, notified = MemoryStore(), list[Any]()
+    await Supervisor(lake(notified, headers={"a": SecretStr("b")}), store).run()
     before = (await store.connectors("p"))["lake"]
-    await Supervisor(lake(heard, headers={"a": SecretStr("b")}), store).run()
+    await Supervisor(lake(notified, headers={"a": SecretStr("b")}), store).run()
 
     assert (await store.connectors("p"))["lake"] == before
-    assert heard == []
+    assert notified == []

@@ -216,8 +216,8 @@ class TestTheEnd:
     """The run waits for every answer, and for nothing else."""
 
     @simulated(seeds=range(5))
-    async def test_a_destination_that_gathers_is_told_that_nothing_more_will_come(self, seed: int) -> None:
-        class Gathering(Outspoken):
+    async def test_a_destination_that_answers_at_the_end_is_notified_of_it(self, seed: int) -> None:
+        class AnswersAtTheEnd(Outspoken):
             enough = trio.Event()
 
             async def finish(self) -> None:
@@ -231,7 +231,7 @@ class TestTheEnd:
                 return [Answer(message) for message in self.written]
 
         finished_at: list[float] = []
-        lake = Gathering().saying()
+        lake = AnswersAtTheEnd().saying()
         state = await Supervisor(made(EventLog(), lake), MemoryStore()).run()
 
         assert state.status is Status.COMPLETED

@@ -288,15 +288,15 @@ conduit_py.run(pipeline)
 """
 
 
-def _signal_until_it_complains(child: "subprocess.Popen[str]", number: signal.Signals) -> str:
+def _signal_until_a_traceback(child: "subprocess.Popen[str]", number: signal.Signals) -> str:
     """Signals until a traceback begins: one that came while it is written would cut it short."""
     assert child.stderr is not None
-    complaint = ""
-    while child.poll() is None and "Traceback" not in complaint:
+    trace = ""
+    while child.poll() is None and "Traceback" not in trace:
         child.send_signal(number)
         if select.select([child.stderr], [], [], 1)[0]:
-            complaint += os.read(child.stderr.fileno(), 65536).decode()
-    return complaint
+            trace += os.read(child.stderr.fileno(), 65536).decode()
+    return trace
 
 
 @pytest.mark.parametrize(
@@ -316,10 +316,10 @@ def test_a_signal_in_user_code_still_ends_the_program(
     with WarmPython(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "begun\n"
-        complaint = _signal_until_it_complains(child, number)
+        trace = _signal_until_a_traceback(child, number)
         printed, rest = child.communicate(timeout=300)
 
     assert child.returncode != 0
-    assert raised in complaint + rest
+    assert raised in trace + rest
     # No further record was processed: the signal was not taken for an error of the first one.
     assert printed == ""

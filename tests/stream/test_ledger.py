@@ -29,7 +29,7 @@ def letter(message: MessageId, node: str = "node") -> DeadLetter:
 
 
 def settled_positions(books: Ledger) -> list[bytes]:
-    return [position for stretch in books.settled_ranges() for position in stretch.positions]
+    return [position for settled in books.settled_ranges() for position in settled.positions]
 
 
 def test_1000_messages_acked_in_random_order_are_settled_in_order() -> None:
@@ -76,8 +76,8 @@ def test_a_message_refused_by_two_destinations_has_one_letter_with_both_failures
     books.nack(batch.span, letter(batch.id(0), "lake"), 0b01)
     books.nack(batch.span, letter(batch.id(0), "bus"), 0b10)
 
-    [stretch] = books.settled_ranges()
-    [only] = stretch.nacks
+    [settled] = books.settled_ranges()
+    [only] = settled.nacks
     assert [failure.node for failure in only.failures] == ["lake", "bus"]
 
 
@@ -89,11 +89,11 @@ def test_a_split_record_is_settled_when_its_last_piece_is() -> None:
 
     assert settled_positions(books) == []
     books.nack(batch.span, letter(MessageId("source", 0, (2,))), 0b1)
-    [stretch] = books.settled_ranges()
-    assert [each.message.piece for each in stretch.nacks] == [(2,)]
+    [settled] = books.settled_ranges()
+    assert [each.message.piece for each in settled.nacks] == [(2,)]
 
 
-def test_a_vote_too_many_is_our_own_mistake() -> None:
+def test_a_vote_too_many_is_our_own_error() -> None:
     books = ledger()
     batch = register(books, 2)
     books.ack(batch.span, batch.sequences, 0b1)
@@ -232,10 +232,10 @@ def _release(books: Ledger, models: list[Model], released: int, rng: random.Rand
     prefix = 0
     while released + prefix < len(models) and models[released + prefix].is_settled:
         prefix += 1
-    stretches = books.settled_ranges()
-    assert [p for s in stretches for p in s.positions] == [b"%d" % n for n in range(released, released + prefix)]
+    ranges = books.settled_ranges()
+    assert [p for each in ranges for p in each.positions] == [b"%d" % n for n in range(released, released + prefix)]
     expected = [(n, piece) for n in range(released, released + prefix) for piece in sorted(models[n].nacked)]
-    letters = [each.message for stretch in stretches for each in stretch.nacks]
+    letters = [each.message for settled in ranges for each in settled.nacks]
     assert [(message.sequence, message.piece) for message in letters] == expected
     taken = rng.randint(0, prefix)
     if taken:

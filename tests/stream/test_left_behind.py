@@ -31,7 +31,7 @@ class World:
         self.runs = 0
 
 
-class Heard(logging.Handler):
+class NotingHandler(logging.Handler):
     """Tells a world that somebody waits for what was left behind."""
 
     def __init__(self, world: World) -> None:
@@ -46,7 +46,7 @@ class Heard(logging.Handler):
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World()
-    handler = Heard(world)
+    handler = NotingHandler(world)
     logging.getLogger("conduit_py").addHandler(handler)
     yield world
     logging.getLogger("conduit_py").removeHandler(handler)
@@ -166,7 +166,7 @@ class Waiting(sdk.SourceConnector[sdk.Options]):
 
 
 @pytest.mark.parametrize("how", ["fail", "force"])
-async def test_a_read_that_waits_is_told_to_stop_before_the_teardown_of_a_run_that_is_cut_short(
+async def test_a_read_that_waits_is_asked_to_stop_before_the_teardown_of_a_run_that_is_cut_short(
     how: str, world: World
 ) -> None:
     class Failing(sdk.DestinationConnector[sdk.Options]):

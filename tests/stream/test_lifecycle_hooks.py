@@ -26,11 +26,11 @@ class TableOptions(sdk.Options):
 class Table(sdk.DestinationConnector[TableOptions]):
     """Notes its hooks and calls for all tables of a test."""
 
-    heard: ClassVar[list[tuple[Any, ...]]] = []
+    notified: ClassVar[list[tuple[Any, ...]]] = []
     fails: ClassVar[set[str]] = set()
 
     def _hear(self, *what: Any) -> None:
-        self.heard.append((*what, self.options.table))
+        self.notified.append((*what, self.options.table))
         if what[0] in self.fails:
             raise OSError(f"{what[0]} failed")
 
@@ -64,7 +64,7 @@ class Empty(sdk.SourceConnector[sdk.Options]):
 
 @pytest.fixture(autouse=True)
 def _forget() -> None:
-    Table.heard.clear()
+    Table.notified.clear()
     Table.fails.clear()
     Empty.opened_at.clear()
 
@@ -86,27 +86,27 @@ async def test_a_new_connector_is_created_before_it_is_opened_and_only_the_first
     await run(store, table())
 
     frame = [("open", "orders"), ("teardown", "orders")]
-    assert Table.heard == [("created", "orders"), *frame, *frame]
+    assert Table.notified == [("created", "orders"), *frame, *frame]
 
 
 async def test_changed_options_are_an_update_with_the_old_ones() -> None:
     store = MemoryStore()
     await run(store, table())
-    Table.heard.clear()
+    Table.notified.clear()
     await run(store, table("invoices"))
 
-    assert Table.heard[0] == ("updated", {"table": "orders", "password": ""}, "invoices")
-    assert Table.heard[1] == ("open", "invoices")
+    assert Table.notified[0] == ("updated", {"table": "orders", "password": ""}, "invoices")
+    assert Table.notified[1] == ("open", "invoices")
 
 
 async def test_a_changed_secret_is_an_update_and_is_never_stored() -> None:
     store = MemoryStore()
     await run(store, table(password="hunter2"))
-    Table.heard.clear()
+    Table.notified.clear()
     await run(store, table(password="hunter3"))
 
-    assert Table.heard[0][0] == "updated"
-    assert "hunter" not in str(Table.heard)
+    assert Table.notified[0][0] == "updated"
+    assert "hunter" not in str(Table.notified)
     assert "hunter" not in str((await store.connectors("p"))["lake"])
 
 
@@ -115,36 +115,36 @@ async def test_a_hook_that_fails_keeps_the_connector_closed_and_is_called_again(
     store = MemoryStore()
     if hook == "updated":
         await run(store, table())
-    Table.heard.clear()
+    Table.notified.clear()
     Table.fails.add(hook)
     state = await run(store, table("invoices"))
 
     assert state.status is Status.DEGRADED
     assert state.error is not None
     assert state.error.message == f"lake: on_{hook} failed: OSError: {hook} failed"
-    assert [what[0] for what in Table.heard] == [hook]
+    assert [what[0] for what in Table.notified] == [hook]
 
     Table.fails.clear()
-    Table.heard.clear()
+    Table.notified.clear()
     assert (await run(store, table("invoices"))).status is Status.COMPLETED
-    assert [what[0] for what in Table.heard] == [hook, "open", "teardown"]
+    assert [what[0] for what in Table.notified] == [hook, "open", "teardown"]
 
 
 PLUGIN = """
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource
 
-heard = []
+notified = []
 
 class Options(sdk.Options):
     slot: str
 
 class Slot(sdk.SourceConnector[Options]):
     def on_created(self):
-        heard.append(("created", self.options.slot))
+        notified.append(("created", self.options.slot))
 
     def on_deleted(self):
-        heard.append(("deleted", self.options.slot))
+        notified.append(("deleted", self.options.slot))
         if self.options.slot == "stubborn":
             raise OSError("the slot is in use")
 
@@ -171,13 +171,13 @@ def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 class TestDeleted:
     """Registered connectors can be made again from what is stored, to be notified that they are gone."""
 
-    async def test_one_that_is_gone_is_told_and_forgotten(self, slots: Any) -> None:
+    async def test_one_that_is_gone_is_notified_and_forgotten(self, slots: Any) -> None:
         store = MemoryStore()
         await run(store, table(), source=slots.Slot(slot="one"))
         pipeline = Pipeline("p", sources=[Source("renamed", slots.Slot(slot="two"))], destinations=[table()])
         await Supervisor(pipeline, store).run()
 
-        assert slots.heard == [("created", "one"), ("deleted", "one"), ("created", "two")]
+        assert slots.notified == [("created", "one"), ("deleted", "one"), ("created", "two")]
         assert sorted(await store.connectors("p")) == ["lake", "renamed"]
 
     async def test_one_that_cannot_be_made_again_is_forgotten(self) -> None:
@@ -190,7 +190,7 @@ class TestDeleted:
         assert state.status is Status.COMPLETED
         assert sorted(await store.connectors("p")) == ["lake", "source"]
 
-    async def test_one_whose_hook_fails_is_told_again(self, slots: Any) -> None:
+    async def test_one_whose_hook_fails_is_notified_again(self, slots: Any) -> None:
         store = MemoryStore()
         await run(store, table(), source=slots.Slot(slot="stubborn"))
         pipeline = Pipeline("p", sources=[Source("renamed", Empty())], destinations=[table()])
@@ -199,7 +199,7 @@ class TestDeleted:
             assert state.error is not None
             assert state.error.message == "source: on_deleted failed: OSError: the slot is in use"
 
-        assert slots.heard == [("created", "stubborn"), *[("deleted", "stubborn")] * 2]
+        assert slots.notified == [("created", "stubborn"), *[("deleted", "stubborn")] * 2]
 
     async def test_one_that_is_still_there_is_not(self) -> None:
         store = MemoryStore()
@@ -219,7 +219,7 @@ class TestAnotherPluginUnderTheSameId:
         await store.save_positions("p", {"source": b"17"})
         await run(store, table())
 
-        assert slots.heard == [("created", "one"), ("deleted", "one")]
+        assert slots.notified == [("created", "one"), ("deleted", "one")]
         assert Empty.opened_at == [None]
         assert await store.positions("p") == {}
 

@@ -36,11 +36,11 @@ class CountingStore(MemoryStore):
         claim = await super().claim(pipeline)
         commit = claim.commit
 
-        async def noted(changes: Any) -> None:
+        async def note_changes(changes: Any) -> None:
             self._note(changes.positions)
             await commit(changes)
 
-        claim.commit = noted  # type: ignore[method-assign]
+        claim.commit = note_changes  # type: ignore[method-assign]
         return claim
 
 

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from conduit_py import Batch, DeadLetters, Destination, Pipeline, Record, Retry, Source, processor, sdk
-from conduit_py.defaults import BATCH_BYTES
+from conduit_py.defaults import BATCH_BYTES, YOUNG_OBJECTS_MAX
 from conduit_py.inspect.tap import Tap
 from conduit_py.inspect.tap_point import Taps
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.run import YOUNG_OBJECTS_MAX
 
 NOTHING, REFUSED, FAILS = "nothing", "refused", "fails"
 

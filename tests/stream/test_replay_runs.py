@@ -207,11 +207,11 @@ class TestCrash:
         await run(self.pipeline(log, refused), store)
         assert len(await letters_of(store)) == 3
 
-        async def replayed() -> None:
+        async def send_all_again() -> None:
             await replay(store)
             await run(self.pipeline(log, {}), store)
 
-        struck = await run_with_outage(replayed, log=log, moment=moment)
+        struck = await run_with_outage(send_all_again, log=log, moment=moment)
         await replay(store)
         assert (await run(self.pipeline(log, {}), store)).status is Status.COMPLETED
         return log, store, struck

@@ -168,7 +168,7 @@ class TestStop:
     """A graceful stop tells the sources, once, and waits for what was read."""
 
     @simulated(seeds=range(10))
-    async def test_a_source_with_a_stop_of_its_own_is_told_once(self, seed: int) -> None:
+    async def test_a_source_with_a_stop_of_its_own_is_called_once(self, seed: int) -> None:
         log = EventLog()
         endless = {"bounded": False, "records": 5}
         run = made(log, first=endless, second=endless, kind=StoppableSource)

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import pytest
+import trio
 from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Source
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.settler import SETTLE_SECONDS
+from conduit_py.stream.signal import Pace
 from conduit_py.testing import Delay, EventLog, ScriptedDestination, ScriptedSource
 
 
@@ -52,3 +55,25 @@ async def test_a_source_is_not_held_up_because_what_is_settled_waits_for_more(au
     assert max(event.at for event in log.did("write")) < 20.5 * pause
     commits = {event.at for event in log.did("ack")}
     assert len(commits) <= 12, "twenty batches, two in half of a window"
+
+
+@pytest.mark.parametrize(
+    ("durations", "pause"),
+    [
+        pytest.param([0.001], 0.01, id="the first"),
+        pytest.param([0.001, 0.05], 0.01, id="one that waited for a core or a neighbour"),
+        pytest.param([0.001, *[0.005] * Pace.RECENT_STEPS], 0.05, id="a store that became slow"),
+        pytest.param([0.05] * Pace.RECENT_STEPS, Pace.SECONDS_MAX, id="a slow store, up to the limit"),
+        pytest.param([0.05, 0.001], 0.01, id="a store that became quick"),
+    ],
+)
+async def test_the_pace_follows_the_shortest_of_the_last_steps(
+    autojump_clock: MockClock, durations: list[float], pause: float
+) -> None:
+    pace = Pace(0)
+    for duration in durations:
+        started = trio.current_time()
+        await trio.sleep(duration)
+        pace.end_step(started)
+
+    assert pace.due_at - trio.current_time() == pytest.approx(pause)

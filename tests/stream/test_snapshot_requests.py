@@ -60,7 +60,7 @@ async def running(definition: Pipeline, store: MemoryStore) -> AsyncIterator[Sup
         supervisor.force()
 
 
-async def stored(store: MemoryStore) -> Any:
+async def read_stored(store: MemoryStore) -> Any:
     return json.loads((await store.positions("p")).get("s", b"null"))
 
 
@@ -74,7 +74,7 @@ async def test_a_request_is_in_the_stored_position_when_it_is_said_to_be_durable
         durable = await supervisor.request_snapshot("s", ORDERS)
         said_at_once = durable.is_set()
         await durable.wait()
-        position = await stored(store)
+        position = await read_stored(store)
 
     assert (said_at_once, position) == (False, [numbers, [["orders", "n > 1", 0]]])
 
@@ -86,10 +86,10 @@ async def test_a_request_behind_records_that_are_not_delivered_is_not_said_to_be
     async with running(pipeline(source, to=gate), store) as supervisor:
         durable = await supervisor.request_snapshot("s", ORDERS)
         await trio.sleep(100)
-        before = durable.is_set(), await stored(store)
+        before = durable.is_set(), await read_stored(store)
         gate.opened.set()
         await durable.wait()
-        position = await stored(store)
+        position = await read_stored(store)
         await trio.sleep(100)
 
     assert before == (False, None)
@@ -110,7 +110,7 @@ async def test_a_durable_request_is_carried_out_by_the_next_run(autojump_clock: 
 
     assert source.opened == [None, b'[2, [["orders", "n > 1", 0]]]']
     assert [each["row"] for each in gate.written[2:]] == [0, 1]
-    assert await stored(store) == [2, []]
+    assert await read_stored(store) == [2, []]
 
 
 async def test_several_requests_at_once_are_taken_one_after_the_other(autojump_clock: MockClock) -> None:
@@ -125,7 +125,7 @@ async def test_several_requests_at_once_are_taken_one_after_the_other(autojump_c
             nursery.start_soon(request, collection)
 
     assert sorted(taken) == ["a", "b", "c"]
-    assert sorted(each[0] for each in (await stored(store))[1]) == ["a", "b", "c"]
+    assert sorted(each[0] for each in (await read_stored(store))[1]) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ async def test_a_request_that_fails_does_not_end_the_run(
     assert refused.value.message == message
     assert advice is None or refused.value.suggestion == advice
     assert state.status is Status.RUNNING
-    assert (await stored(store))[1] == [["orders", "n > 1", 0]]
+    assert (await read_stored(store))[1] == [["orders", "n > 1", 0]]
 
 
 async def test_a_source_without_snapshots_refuses(autojump_clock: MockClock) -> None:

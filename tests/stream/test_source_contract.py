@@ -128,7 +128,7 @@ class TestBrokenContracts:
     @pytest.mark.parametrize("at", [4, 6])
     async def test_as_scripted(self, step: ScriptStep, rule: str, at: int, autojump_clock: MockClock) -> None:
         log = EventLog()
-        # Asked again a little later the intake is empty, so the source is asked for four.
+        # Asked again a little later the buffer is empty, so the source is asked for four.
         late = (Idle(), step)
         state = await World().run(
             ScriptedSource(records=9, log=log, script={at: late}, chunks=[4, 2]), batch_size=4, window=100

@@ -191,7 +191,7 @@ def test_no_row_is_made_between_a_source_and_a_destination_of_tables() -> None:
     refuses=st.integers(0, 20),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_table_and_its_rows_cannot_be_told_apart(
+def test_a_table_and_its_rows_cannot_be_distinguished(
     values: list[int], chain: list[Any], batch_size: int, refuses: int
 ) -> None:
     in_table = Seen(numbers(*values), *chain, batch_size=batch_size, refuses=refuses)

@@ -46,7 +46,7 @@ def pipeline(
     )
 
 
-async def kept(store: MemoryStore, node: str = "by_tens") -> dict[str, Any]:
+async def read_kept(store: MemoryStore, node: str = "by_tens") -> dict[str, Any]:
     """The state of a processor, by what is durable of it."""
     state = State()
     claim = await store.claim("p")

@@ -175,7 +175,7 @@ class ExactlyOnceScenario:
                 Source(name, kind(first=numbers[0], count=self.count, acked=acked, name=name), atomic=self.grouped)
                 for name, numbers in self.numbers.items()
             ],
-            processors=[moody, *([parted] if self.deferring else []), unrepeated, summed],
+            processors=[moody, *([parted] if self.deferring else []), drop_repeats, summed],
             destinations=[Destination(name, kinds[name](storage=self.storages[name])) for name in names],
             dead_letters=DeadLetters("journal"),
             delivery="exactly_once",
@@ -278,7 +278,7 @@ class ExactlyOnceScenario:
 
 
 @processor(state=True, batch=True, name="unrepeated")
-async def unrepeated(batch: Batch, state: State) -> list[Record | None]:
+async def drop_repeats(batch: Batch, state: State) -> list[Record | None]:
     first = await state.once("numbers", [str(record.payload["n"]).encode() for record in batch])
     return [record if new else None for record, new in zip(batch, first, strict=True)]
 

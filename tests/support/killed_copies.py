@@ -8,6 +8,8 @@ from warm_python import COMMAND, WarmPython
 
 from conduit_py.testing.crash import CrashReport, run_with_kills
 
+COPIES_MAX = 20
+
 
 def killed_copies(
     folder: Path,
@@ -16,7 +18,6 @@ def killed_copies(
     *,
     kills: int,
     points: Sequence[str],
-    copies_max: int,
     seconds_max: float,
     preloaded: Sequence[str] = (),
     state: Callable[[int], str] = lambda copy: "state",
@@ -27,7 +28,7 @@ def killed_copies(
     import the `preloaded` modules. `state` says where the state of each copy is, which no other copy may have.
     """
     left = kills
-    for seed in range(copies_max):
+    for seed in range(COPIES_MAX):
         directory = folder / str(seed)
         directory.mkdir()
         (directory / "copy.py").write_text(pipeline)

@@ -6,7 +6,7 @@ from typing import Any
 import postgres_changes
 from conduit_connectors.mysql.address import connect, parse_address
 
-opened: Any = postgres_changes.opened
+open_reader: Any = postgres_changes.open_reader
 """A fresh copy of a source, opened at a position."""
 
 

@@ -51,7 +51,7 @@ class ChangeReader:
 
 
 @asynccontextmanager
-async def opened(source: postgres.Source, position: bytes | None = None) -> AsyncIterator[ChangeReader]:
+async def open_reader(source: postgres.Source, position: bytes | None = None) -> AsyncIterator[ChangeReader]:
     """A fresh copy of the source, opened at the position."""
     fresh = source.fresh()
     try:

@@ -140,9 +140,9 @@ class NatsHarness(QueueHarness):
         return {"url": self._url, "stream": self._name}
 
     def left(self) -> int:
-        return asyncio.run(self._left())
+        return asyncio.run(self._count_left())
 
-    async def _left(self) -> int:
+    async def _count_left(self) -> int:
         client = await nats.connect(self._url)
         try:
             about = await client.jetstream(timeout=300).consumer_info(self._name, GROUP)

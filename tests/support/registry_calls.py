@@ -34,7 +34,7 @@ def require_compatibility(url: str, subject: str, level: str) -> None:
 
 
 @asynccontextmanager
-async def opened(processor: Any) -> AsyncIterator[Any]:
+async def open_processor(processor: Any) -> AsyncIterator[Any]:
     """A fresh instance of the processor, as the runtime uses it."""
     fresh = processor.fresh()
     assert isinstance(fresh, Processor)
@@ -47,7 +47,7 @@ async def opened(processor: Any) -> AsyncIterator[Any]:
 
 async def process(processor: Any, *records: Any) -> list[Any]:
     """The results of a fresh instance for these records, or payloads."""
-    async with opened(processor) as fresh:
+    async with open_processor(processor) as fresh:
         results: list[Any] = await fresh.process_batch(batch_of(*records))
         return results
 

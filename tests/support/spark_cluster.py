@@ -109,7 +109,7 @@ class SparkCluster:
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def _said(self, name: str, pattern: str) -> str:
@@ -123,6 +123,6 @@ class SparkCluster:
         raise AssertionError(f"{name} did not start:\n{log}")
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A killed process must not leave Java processes behind."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -74,7 +74,7 @@ def windowed() -> Pipeline:
     )
 
 
-async def looked_at(*pipelines: Pipeline, after_seconds: float) -> str:
+async def scrape(*pipelines: Pipeline, after_seconds: float) -> str:
     """The text after so many seconds of virtual time."""
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery, recovery=Recovery(delay_seconds=1, delay_max_seconds=1))
@@ -100,7 +100,7 @@ def value(seen: Series, name: str, **labels: str) -> float:
 
 
 async def test_every_metric_of_the_table_is_served_with_its_labels_and_none_besides(autojump_clock: MockClock) -> None:
-    text = await looked_at(pipeline("p", EventLog(), bounded=False), windowed(), after_seconds=10)
+    text = await scrape(pipeline("p", EventLog(), bounded=False), windowed(), after_seconds=10)
     served: dict[str, set[str]] = {}
     for name, labels in series(text):
         if name.startswith("conduit_"):
@@ -113,7 +113,7 @@ async def test_every_metric_of_the_table_is_served_with_its_labels_and_none_besi
 
 
 async def test_counters_say_what_became_of_every_record(autojump_clock: MockClock) -> None:
-    seen = series(await looked_at(pipeline("p", EventLog(), script={5: Fail("busy", times=2)}), after_seconds=10))
+    seen = series(await scrape(pipeline("p", EventLog(), script={5: Fail("busy", times=2)}), after_seconds=10))
     source, picker, to = ({"pipeline_name": "p", "node": node} for node in ("from", "pick", "to"))
 
     assert value(seen, "conduit_records_read_total", **source) == 40
@@ -135,7 +135,7 @@ async def test_counters_say_what_became_of_every_record(autojump_clock: MockCloc
 
 
 async def test_the_state_and_the_watermark_of_a_window(autojump_clock: MockClock) -> None:
-    seen = series(await looked_at(windowed(), after_seconds=10))
+    seen = series(await scrape(windowed(), after_seconds=10))
     node = {"pipeline_name": "windowed", "node": "window"}
 
     assert value(seen, "conduit_state_keys", **node) == 2
@@ -144,7 +144,7 @@ async def test_the_state_and_the_watermark_of_a_window(autojump_clock: MockClock
 
 
 async def test_a_held_up_pipeline_says_what_it_waits_for_and_for_how_long(autojump_clock: MockClock) -> None:
-    text = await looked_at(pipeline("stuck", EventLog(), script={5: Block()}), after_seconds=120)
+    text = await scrape(pipeline("stuck", EventLog(), script={5: Block()}), after_seconds=120)
     seen = series(text)
 
     def waits(node: str, reason: str) -> float:
@@ -161,7 +161,7 @@ async def test_a_held_up_pipeline_says_what_it_waits_for_and_for_how_long(autoju
 
 async def test_a_source_that_runs_says_how_far_it_is_behind(autojump_clock: MockClock) -> None:
     pipelines = [pipeline("running", EventLog(), bounded=False), pipeline("completed", EventLog())]
-    seen = series(await looked_at(*pipelines, after_seconds=30))
+    seen = series(await scrape(*pipelines, after_seconds=30))
 
     lags = {
         (name, dict(labels)["pipeline_name"], dict(labels).get("partition")): lag
@@ -185,7 +185,7 @@ async def test_each_pipeline_has_exactly_one_status(autojump_clock: MockClock) -
         pipeline("degraded", log, script={5: Fail("gone", error=FatalError)}),
         pipeline("recovering", log, script={5: Fail("down", times=1000)}),
     ]
-    seen = series(await looked_at(*pipelines, after_seconds=30.5))
+    seen = series(await scrape(*pipelines, after_seconds=30.5))
 
     statuses = {
         (dict(labels)["pipeline_name"], dict(labels)["status"])

@@ -201,7 +201,7 @@ def test_what_decides_first_spares_the_rest() -> None:
         ),
     ],
 )
-def test_a_mistake_is_found_before_any_record_comes(text: str, message: str, suggestion: str | None) -> None:
+def test_a_problem_is_found_before_any_record_comes(text: str, message: str, suggestion: str | None) -> None:
     with pytest.raises(TemplateInvalid) as invalid:
         TemplateCondition(text)
 

@@ -38,9 +38,7 @@ pipeline = Pipeline(
 def test_killed_again_and_again_a_copy_still_has_every_record_in_order(tmp_path: Path) -> None:
     kills: Counter[str] = Counter()
     content = "".join(f'{{"n": {number}}}\n' for number in range(RECORDS))
-    for directory, report in killed_copies(
-        tmp_path, PIPELINE, content, kills=KILLS, points=POINTS, copies_max=10, seconds_max=400
-    ):
+    for directory, report in killed_copies(tmp_path, PIPELINE, content, kills=KILLS, points=POINTS, seconds_max=400):
         kills += report.kills
         check(directory / "out.jsonl", report.kills.total())
 

@@ -170,7 +170,7 @@ def test_a_rehearsal_waits_for_processors_in_threads() -> None:
     assert outcome.payloads("lake") == [{"amount": 1, "cents": 100}]
 
 
-def test_a_rehearsal_knows_its_sources() -> None:
+def test_a_rehearsal_has_its_sources() -> None:
     with pytest.raises(ValueError, match="there are no sources wep in pipeline orders; it has web, shop"):
         simulate(rehearse, orders(), {"wep": []})
 

@@ -25,7 +25,7 @@ from conduit_py.testing.script import (
 from conduit_py.testing.scripted_destination import ScriptedDestination
 
 
-async def opened(acks: AckMode = AckMode.WRITE, **options: Any) -> ScriptedDestination:
+async def open_destination(acks: AckMode = AckMode.WRITE, **options: Any) -> ScriptedDestination:
     destination = ScriptedDestination(acks=acks, **options)
     await destination.open()
     return destination
@@ -41,7 +41,7 @@ def answer(number: int, refused: str | None = None) -> Answer:
 
 
 async def test_write_mode_keeps_records_at_once_and_in_order(autojump_clock: MockClock) -> None:
-    destination = await opened()
+    destination = await open_destination()
 
     assert await destination.write(batch(0, 1)) is None
     assert await destination.write(batch(2)) is None
@@ -50,7 +50,7 @@ async def test_write_mode_keeps_records_at_once_and_in_order(autojump_clock: Moc
 
 
 async def test_flush_mode_keeps_records_at_the_flush(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.FLUSH)
+    destination = await open_destination(AckMode.FLUSH)
 
     await destination.write(batch(0, 1))
     assert destination.log.numbers() == []
@@ -60,7 +60,7 @@ async def test_flush_mode_keeps_records_at_the_flush(autojump_clock: MockClock) 
 
 
 async def test_what_was_not_flushed_dies_with_the_run(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.FLUSH)
+    destination = await open_destination(AckMode.FLUSH)
     await destination.write(batch(0))
 
     again = destination.fresh()
@@ -73,7 +73,7 @@ async def test_what_was_not_flushed_dies_with_the_run(autojump_clock: MockClock)
 
 
 async def test_later_mode_keeps_records_with_their_answers(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER)
+    destination = await open_destination(AckMode.LATER)
 
     await destination.write(batch(0, 1))
     assert destination.log.numbers() == []
@@ -84,7 +84,7 @@ async def test_later_mode_keeps_records_with_their_answers(autojump_clock: MockC
 
 @pytest.mark.parametrize("mode", [AckMode.WRITE, AckMode.FLUSH])
 async def test_refused_records_are_named_and_not_kept(mode: AckMode, autojump_clock: MockClock) -> None:
-    destination = await opened(mode, script={1: Refuse("too big")})
+    destination = await open_destination(mode, script={1: Refuse("too big")})
 
     assert await destination.write(batch(0, 1, 2)) == {1: "too big"}
     await destination.flush()
@@ -93,7 +93,7 @@ async def test_refused_records_are_named_and_not_kept(mode: AckMode, autojump_cl
 
 
 async def test_later_refusals_are_answers(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER, script={1: Refuse("too big")})
+    destination = await open_destination(AckMode.LATER, script={1: Refuse("too big")})
 
     assert await destination.write(batch(0, 1)) is None
     assert await destination.answers() == [answer(0), answer(1, "too big")]
@@ -101,7 +101,7 @@ async def test_later_refusals_are_answers(autojump_clock: MockClock) -> None:
 
 
 async def test_a_failing_write_has_stored_what_came_before(autojump_clock: MockClock) -> None:
-    destination = await opened(script={1: Fail("disk full")})
+    destination = await open_destination(script={1: Fail("disk full")})
 
     with pytest.raises(TransientError, match="disk full"):
         await destination.write(batch(0, 1, 2))
@@ -112,7 +112,7 @@ async def test_a_failing_write_has_stored_what_came_before(autojump_clock: MockC
 
 
 async def test_delays_and_blocks(autojump_clock: MockClock) -> None:
-    destination = await opened(script={0: Delay(3), 1: Block()})
+    destination = await open_destination(script={0: Delay(3), 1: Block()})
 
     with trio.move_on_after(10) as scope:
         await destination.write(batch(0, 1))
@@ -122,7 +122,7 @@ async def test_delays_and_blocks(autojump_clock: MockClock) -> None:
 
 
 async def test_a_failing_flush_keeps_the_rest_for_the_next(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.FLUSH, script={1: OnFlush(Fail(error=FatalError))})
+    destination = await open_destination(AckMode.FLUSH, script={1: OnFlush(Fail(error=FatalError))})
     await destination.write(batch(0, 1, 2))
 
     with pytest.raises(FatalError):
@@ -133,7 +133,7 @@ async def test_a_failing_flush_keeps_the_rest_for_the_next(autojump_clock: MockC
 
 
 async def test_answers_come_when_they_are_due(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER, script={0: OnAnswer(Delay(5)), 1: OnAnswer(Delay(2))})
+    destination = await open_destination(AckMode.LATER, script={0: OnAnswer(Delay(5)), 1: OnAnswer(Delay(2))})
     await destination.write(batch(0, 1, 2, 3))
 
     assert await destination.answers() == [answer(2), answer(3)]
@@ -142,14 +142,14 @@ async def test_answers_come_when_they_are_due(autojump_clock: MockClock) -> None
 
 
 async def test_answers_come_in_chunks(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER, answer_chunks=[1, 3])
+    destination = await open_destination(AckMode.LATER, answer_chunks=[1, 3])
     await destination.write(batch(0, 1, 2, 3, 4))
 
     assert [len(await destination.answers()) for _ in range(3)] == [1, 3, 1]
 
 
 async def test_answers_that_never_come(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER, script={0: OnAnswer(Block())})
+    destination = await open_destination(AckMode.LATER, script={0: OnAnswer(Block())})
     await destination.write(batch(0))
 
     with trio.move_on_after(1e6) as scope:
@@ -158,7 +158,7 @@ async def test_answers_that_never_come(autojump_clock: MockClock) -> None:
 
 
 async def test_waiting_answers_notice_a_later_write(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER)
+    destination = await open_destination(AckMode.LATER)
     async with trio.open_nursery() as nursery:
 
         async def write_later() -> None:
@@ -171,7 +171,7 @@ async def test_waiting_answers_notice_a_later_write(autojump_clock: MockClock) -
 
 
 async def test_answers_that_wait_for_the_flush(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER, script={0: OnAnswer(AwaitFlush())})
+    destination = await open_destination(AckMode.LATER, script={0: OnAnswer(AwaitFlush())})
     await destination.write(batch(0, 1))
 
     assert await destination.answers() == [answer(1)]
@@ -180,7 +180,7 @@ async def test_answers_that_wait_for_the_flush(autojump_clock: MockClock) -> Non
 
 
 async def test_a_failing_later_write_answers_nothing(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER, script={1: Fail()})
+    destination = await open_destination(AckMode.LATER, script={1: Fail()})
 
     with pytest.raises(TransientError):
         await destination.write(batch(0, 1))
@@ -190,14 +190,14 @@ async def test_a_failing_later_write_answers_nothing(autojump_clock: MockClock) 
 
 
 async def test_early_answers_come_before_their_write_returns(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER, script={1: Delay(9)}, answers_early=True)
+    destination = await open_destination(AckMode.LATER, script={1: Delay(9)}, answers_early=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(destination.write, batch(0, 1))
         assert (await destination.answers(), trio.current_time()) == ([answer(0)], 0)
 
 
 async def test_answers_can_crash_while_some_are_outstanding(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER, script={0: OnAnswer(Fail("connection lost"))})
+    destination = await open_destination(AckMode.LATER, script={0: OnAnswer(Fail("connection lost"))})
     await destination.write(batch(0, 1))
 
     with pytest.raises(TransientError, match="connection lost"):
@@ -206,17 +206,17 @@ async def test_answers_can_crash_while_some_are_outstanding(autojump_clock: Mock
 
 
 async def test_broken_contracts(autojump_clock: MockClock) -> None:
-    outside = await opened(script={0: RefuseOutside()})
+    outside = await open_destination(script={0: RefuseOutside()})
     assert await outside.write(batch(0, 1)) == {2: "scripted refusal of nothing"}
 
-    later = await opened(AckMode.LATER, script={0: OnAnswer(RepeatAnswer()), 1: OnAnswer(AnswerUnknown())})
+    later = await open_destination(AckMode.LATER, script={0: OnAnswer(RepeatAnswer()), 1: OnAnswer(AnswerUnknown())})
     await later.write(batch(0, 1))
     assert await later.answers() == [answer(0), answer(0), answer(1), answer(10**9)]
 
 
 async def test_deliveries_name_their_source_and_key(autojump_clock: MockClock) -> None:
     log = EventLog()
-    destination = await opened(name="lake", log=log)
+    destination = await open_destination(name="lake", log=log)
     await destination.write(batch(0, source="a"))
     await destination.write(batch(0, 1, source="b"))
 
@@ -226,7 +226,7 @@ async def test_deliveries_name_their_source_and_key(autojump_clock: MockClock) -
 
 
 async def test_kept_records_are_copies(autojump_clock: MockClock) -> None:
-    destination = await opened()
+    destination = await open_destination()
     written = batch(0)
     await destination.write(written)
     written[0].payload["n"] = 99
@@ -235,7 +235,7 @@ async def test_kept_records_are_copies(autojump_clock: MockClock) -> None:
 
 
 async def test_calls_out_of_turn_are_violations(autojump_clock: MockClock) -> None:
-    destination = await opened(AckMode.LATER, script={0: Delay(1)})
+    destination = await open_destination(AckMode.LATER, script={0: Delay(1)})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(destination.write, batch(0))
         await trio.testing.wait_all_tasks_blocked()

@@ -26,7 +26,7 @@ from conduit_py.testing.script import (
 from conduit_py.testing.scripted_source import ScriptedSource, StoppableSource
 
 
-async def opened(position: bytes | None = None, /, **options: Any) -> ScriptedSource:
+async def open_source(position: bytes | None = None, /, **options: Any) -> ScriptedSource:
     source = ScriptedSource(**options)
     await source.open(position)
     return source
@@ -37,7 +37,7 @@ def positions(read: list[Record] | Reading) -> list[bytes]:
 
 
 async def test_reads_all_records_in_order_then_ends_again_and_again(autojump_clock: MockClock) -> None:
-    source = await opened(records=5)
+    source = await open_source(records=5)
 
     assert positions(await source.read(3)) == [b"0", b"1", b"2"]
     assert positions(await source.read(3)) == [b"3", b"4"]
@@ -47,7 +47,7 @@ async def test_reads_all_records_in_order_then_ends_again_and_again(autojump_clo
 
 
 async def test_own_records_keep_their_data_and_get_positions(autojump_clock: MockClock) -> None:
-    source = await opened(records=[Record.of(b"a"), Record.of({"x": 1})])
+    source = await open_source(records=[Record.of(b"a"), Record.of({"x": 1})])
 
     read = await source.read(9)
 
@@ -57,19 +57,19 @@ async def test_own_records_keep_their_data_and_get_positions(autojump_clock: Moc
 
 @pytest.mark.parametrize("after", range(5))
 async def test_resumes_exactly_after_any_position(after: int, autojump_clock: MockClock) -> None:
-    source = await opened(b"%d" % after, records=6)
+    source = await open_source(b"%d" % after, records=6)
 
     assert positions(await source.read(9)) == [b"%d" % number for number in range(after + 1, 6)]
 
 
 async def test_chunks_come_in_turn(autojump_clock: MockClock) -> None:
-    source = await opened(records=7, chunks=[1, 2])
+    source = await open_source(records=7, chunks=[1, 2])
 
     assert [len(positions(await source.read(9))) for _ in range(5)] == [1, 2, 1, 2, 1]
 
 
 async def test_a_delay_holds_back_its_record_but_not_those_before(autojump_clock: MockClock) -> None:
-    source = await opened(records=4, script={2: Delay(5)})
+    source = await open_source(records=4, script={2: Delay(5)})
 
     assert positions(await source.read(9)) == [b"0", b"1"]
     assert trio.current_time() == 0
@@ -78,7 +78,7 @@ async def test_a_delay_holds_back_its_record_but_not_those_before(autojump_clock
 
 
 async def test_a_cancelled_read_loses_nothing(autojump_clock: MockClock) -> None:
-    source = await opened(records=2, script={0: Delay(5)})
+    source = await open_source(records=2, script={0: Delay(5)})
 
     with trio.move_on_after(1) as scope:
         await source.read(9)
@@ -87,7 +87,7 @@ async def test_a_cancelled_read_loses_nothing(autojump_clock: MockClock) -> None
 
 
 async def test_a_shielded_delay_ignores_cancellation(autojump_clock: MockClock) -> None:
-    source = await opened(records=1, script={0: Delay(5, shielded=True)})
+    source = await open_source(records=1, script={0: Delay(5, shielded=True)})
 
     with trio.move_on_after(1):
         await source.read(9)
@@ -95,7 +95,7 @@ async def test_a_shielded_delay_ignores_cancellation(autojump_clock: MockClock) 
 
 
 async def test_a_failure_happens_once_over_all_runs(autojump_clock: MockClock) -> None:
-    source = await opened(records=3, script={1: Fail("link down")})
+    source = await open_source(records=3, script={1: Fail("link down")})
     assert positions(await source.read(9)) == [b"0"]
     with pytest.raises(TransientError, match="link down"):
         await source.read(9)
@@ -108,7 +108,7 @@ async def test_a_failure_happens_once_over_all_runs(autojump_clock: MockClock) -
 
 
 async def test_a_failure_without_times_is_for_ever(autojump_clock: MockClock) -> None:
-    source = await opened(records=1, script={0: Fail(error=FatalError, times=None)})
+    source = await open_source(records=1, script={0: Fail(error=FatalError, times=None)})
 
     for _ in range(3):
         with pytest.raises(FatalError):
@@ -116,7 +116,7 @@ async def test_a_failure_without_times_is_for_ever(autojump_clock: MockClock) ->
 
 
 async def test_blocks_for_ever(autojump_clock: MockClock) -> None:
-    source = await opened(records=1, script={0: Block()})
+    source = await open_source(records=1, script={0: Block()})
 
     with trio.move_on_after(1e6) as scope:
         await source.read(1)
@@ -124,7 +124,7 @@ async def test_blocks_for_ever(autojump_clock: MockClock) -> None:
 
 
 async def test_nothing_yet_as_often_as_scripted(autojump_clock: MockClock) -> None:
-    source = await opened(records=1, script={0: Idle(2)})
+    source = await open_source(records=1, script={0: Idle(2)})
 
     for _ in range(2):
         with pytest.raises(NothingYet):
@@ -133,7 +133,7 @@ async def test_nothing_yet_as_often_as_scripted(autojump_clock: MockClock) -> No
 
 
 async def test_refused_records_are_read_with_their_reason(autojump_clock: MockClock) -> None:
-    source = await opened(records=3, script={1: Refuse("not JSON")})
+    source = await open_source(records=3, script={1: Refuse("not JSON")})
 
     read = await source.read(9)
 
@@ -142,7 +142,7 @@ async def test_refused_records_are_read_with_their_reason(autojump_clock: MockCl
 
 
 async def test_an_unbounded_source_waits_for_ever(autojump_clock: MockClock) -> None:
-    source = await opened(records=0, bounded=False)
+    source = await open_source(records=0, bounded=False)
 
     with trio.move_on_after(1e6) as scope:
         await source.read(1)
@@ -190,14 +190,14 @@ async def later(seconds: float, call: Callable[[], Awaitable[None]]) -> None:
 
 
 async def test_broken_contracts(autojump_clock: MockClock) -> None:
-    assert positions(await (await opened(records=2, script={0: ReturnNothing()})).read(2)) == []
-    assert len(positions(await (await opened(records=2, script={0: ReturnTooMany()})).read(4))) == 5
-    assert positions(await (await opened(records=2, script={1: RepeatPosition()})).read(2)) == [b"0", b"0"]
-    assert positions(await (await opened(records=2, script={1: EmptyPosition()})).read(2)) == [b"0", b""]
+    assert positions(await (await open_source(records=2, script={0: ReturnNothing()})).read(2)) == []
+    assert len(positions(await (await open_source(records=2, script={0: ReturnTooMany()})).read(4))) == 5
+    assert positions(await (await open_source(records=2, script={1: RepeatPosition()})).read(2)) == [b"0", b"0"]
+    assert positions(await (await open_source(records=2, script={1: EmptyPosition()})).read(2)) == [b"0", b""]
 
 
 async def test_acks_are_kept_in_order_and_fail_as_scripted(autojump_clock: MockClock) -> None:
-    source = await opened(records=3, script={1: OnAck(Fail("gone"))})
+    source = await open_source(records=3, script={1: OnAck(Fail("gone"))})
     await source.read(3)
 
     with pytest.raises(TransientError, match="gone"):
@@ -209,7 +209,7 @@ async def test_acks_are_kept_in_order_and_fail_as_scripted(autojump_clock: MockC
 
 
 async def test_a_pruned_record_is_gone_for_ever(autojump_clock: MockClock) -> None:
-    source = await opened(records=3, prunes=True)
+    source = await open_source(records=3, prunes=True)
     await source.read(3)
     await source.ack([b"0", b"1"])
 
@@ -222,7 +222,7 @@ async def test_a_pruned_record_is_gone_for_ever(autojump_clock: MockClock) -> No
 
 
 async def test_acks_out_of_order_unknown_or_twice_are_violations(autojump_clock: MockClock) -> None:
-    source = await opened(records=3)
+    source = await open_source(records=3)
     await source.read(2)
 
     await source.ack([b"1"])
@@ -239,7 +239,7 @@ async def test_acks_out_of_order_unknown_or_twice_are_violations(autojump_clock:
 
 
 async def test_calls_out_of_turn_are_violations(autojump_clock: MockClock) -> None:
-    source = await opened(records=3, script={0: Delay(1)})
+    source = await open_source(records=3, script={0: Delay(1)})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(source.read, 1)
         await trio.testing.wait_all_tasks_blocked()
@@ -273,7 +273,7 @@ async def test_reading_after_a_failed_open_is_a_violation(autojump_clock: MockCl
 
 async def test_the_log_tells_what_happened_when(autojump_clock: MockClock) -> None:
     log = EventLog()
-    source = await opened(b"0", records=3, name="web", script={2: Delay(1.5)}, log=log)
+    source = await open_source(b"0", records=3, name="web", script={2: Delay(1.5)}, log=log)
     await source.read(9)
     await source.read(9)
     await source.ack([b"1"])

@@ -37,7 +37,7 @@ export async function open(path, { headers = {}, ...options } = {}) {
   const answer = await reach(ROOT + path, { ...options, headers: { ...headers, ...credentials() } });
   if (answer.ok) return answer;
   if (answer.status === 401) refuse(token);
-  throw new ApiError(answer.status, await faultOf(answer));
+  throw new ApiError(answer.status, await errorOf(answer));
 }
 
 async function reach(address, options) {
@@ -49,7 +49,7 @@ async function reach(address, options) {
   }
 }
 
-async function faultOf(answer) {
+async function errorOf(answer) {
   try {
     return (await answer.json()).error ?? {};
   } catch {

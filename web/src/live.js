@@ -9,7 +9,7 @@ import { follow } from "./stream.js";
 const SILENT_SECONDS = 10;
 const HISTORY_SECONDS = 150;
 const RECORDINGS_MAX = 20;
-const TOLD_MAX = 3;
+const NOTICES_MAX = 3;
 
 /** {at, pipelines, byId, problems}, or null before the first event. */
 export const fleet = new Store(null);
@@ -91,14 +91,14 @@ function takeFleet({ at, pipelines, problems }) {
   }
   const byId = new Map(pipelines.map((pipeline) => [pipeline.id, pipeline]));
   for (const id of histories.keys()) if (!byId.has(id)) histories.delete(id);
-  if (fleet.value) tellOfTrouble(pipelines, fleet.value.byId);
+  if (fleet.value) noticeTrouble(pipelines, fleet.value.byId);
   fleet.set({ at, pipelines, byId, problems });
 }
 
-/** Whoever looks elsewhere is told when a pipeline breaks. */
-function tellOfTrouble(pipelines, before) {
+/** Show a notice when a pipeline breaks, whatever the view shows. */
+function noticeTrouble(pipelines, before) {
   const broken = pipelines.filter(({ id, status }) => status === "degraded" && (before.get(id)?.status ?? status) !== status);
-  for (const { id, error } of broken.slice(0, TOLD_MAX)) say(`${id} is degraded: ${error?.message ?? "for no known reason"}`, "failed", error?.suggestion);
+  for (const { id, error } of broken.slice(0, NOTICES_MAX)) say(`${id} is degraded: ${error?.message ?? "for no known reason"}`, "failed", error?.suggestion);
 }
 
 function takePipeline({ at, pipeline }) {

@@ -60,14 +60,14 @@ class Stream {
       const answer = await open(this.path, { headers: { accept: "text/event-stream" }, signal: this.#abort.signal });
       this.#attempt = 0;
       this.#say({ phase: "live" });
-      await this.#pump(answer.body.pipeThrough(new TextDecoderStream()).getReader());
+      await this.#readEvents(answer.body.pipeThrough(new TextDecoderStream()).getReader());
       return null;
     } catch (error) {
       return error;
     }
   }
 
-  async #pump(reader) {
+  async #readEvents(reader) {
     const events = new EventReader();
     for (;;) {
       const { done, value } = await this.#inTime(reader.read());

@@ -28,7 +28,7 @@ export function useLetters(filter) {
   useEffect(() => {
     setState((before) => ({ ...before, letters: [], next: null, loading: true }));
     let timer = null;
-    // The next time is counted from the answer: a server that takes longer would never be heard out.
+    // The next time is counted from the answer: a server that takes longer would never be waited for to its end.
     const renew = async () => {
       if (!document.hidden) await load();
       timer = setTimeout(renew, RENEW_SECONDS * 1000);

@@ -41,6 +41,16 @@ class Equipment(NamedTuple):
     staged: bool = False
 
 
+class JobSettings(NamedTuple):
+    """What the jobs of all sources of a pipeline have in common."""
+
+    plan: bytes
+    spark: SparkOptions
+    counts: ExecutorCounts
+    part_size: int
+    find_equipment: Callable[[], Awaitable[Equipment | None]]
+
+
 PROGRESS_MAX = 1000
 """Positions without a record that may wait for their acks."""
 JOBS_AHEAD = 2
@@ -70,35 +80,22 @@ class RemoteSource(sdk.SourceConnector[Options]):
     takes its place behind the outcomes before it. Positions, acks and hooks are the source's own, so
     the rest of the run is as on one machine: either engine reads again what was not acked.
 
-    If there is `equipment` when it is opened, all records of a task have one outcome, with what destinations take.
+    If there is equipment when it is opened, all records of a task have one outcome, with what destinations take.
     The number of those given out and not acked is bounded, because each is as large as the input of its task.
     """
 
-    def __init__(
-        self,
-        node: str,
-        place: int,
-        source: sdk.SourceConnector[Any],
-        plan: bytes,
-        spark: SparkOptions,
-        counts: ExecutorCounts,
-        part_size: int,
-        equipment: Callable[[], Awaitable[Equipment | None]],
-    ) -> None:
+    def __init__(self, node: str, place: int, source: sdk.SourceConnector[Any], settings: JobSettings) -> None:
         self._node = node
         self._source_place = place
         self._parts = 0
         """How many parts of the input there are by now."""
         self._source = source
-        self._plan = plan
-        self._spark = spark
-        self._counts = counts
-        self._part_size = part_size
-        self._find_equipment = equipment
+        self._settings = settings
+        self._part_size = settings.part_size
         self._equipment: Equipment | None = None
         self._pace = JobPace()
-        self._splits = way_to_read(source, spark).by == "executors"
-        self._executors = Executors(spark)
+        self._splits = way_to_read(source, settings.spark).by == "executors"
+        self._executors = Executors(settings.spark)
         self._calls = PluginCaller(node, source)
         # Callers of their own: an ack must not wait behind a `read` that waits for input.
         self._ack_calls = PluginCaller(f"{node}-ack", source)
@@ -144,11 +141,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         return self._source.place
 
     def fresh(self) -> "RemoteSource":
-        source = self._source.fresh()
-        return RemoteSource(
-            self._node, self._source_place, source, self._plan, self._spark, self._counts, self._part_size,
-            self._find_equipment,
-        )  # fmt: skip
+        return RemoteSource(self._node, self._source_place, self._source.fresh(), self._settings)
 
     async def on_created(self) -> None:
         await self._calls("on_created")
@@ -162,7 +155,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._start = None if position is not None else await self._calls("start_position")
         # Abandoned on cancellation: Spark may take minutes to start, and the job group releases what comes late.
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
-        self._equipment = await self._find_equipment()
+        self._equipment = await self._settings.find_equipment()
         cores = self._executors.cores
         # What the driver does for a part is the same for any size. With small parts its cost for a record would grow
         # with the number of cores.
@@ -210,11 +203,11 @@ class RemoteSource(sdk.SourceConnector[Options]):
         """Wait until few enough outcomes are given out and not acked."""
         while self._given_out >= JOBS_AHEAD * self._executors.cores:
             self._acked = trio.Event()
-            self._counts.held.add(self._node)
+            self._settings.counts.held.add(self._node)
             try:
                 await self._acked.wait()
             finally:
-                self._counts.held.discard(self._node)
+                self._settings.counts.held.discard(self._node)
 
     async def ack(self, positions: Sequence[bytes]) -> None:
         # Only acks make room for more outcomes: each is as large as the input of its task.
@@ -282,7 +275,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
     def _take(self, done: TaskResult) -> None:
         if done.error is not None:
             raise done.error.to_error()
-        self._counts.add(done.counts)
+        self._settings.counts.add(done.counts)
         if done.size:
             [encoded], position = done.outcomes, done.positions[-1]
             self._ready.append(group(encoded, position, done.size))
@@ -310,7 +303,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         return _Work(job, taken.schemas, taken.position)
 
     def _run(self, parts: Sequence[TaskInput]) -> SparkJob:
-        return self._executors.run(self._plan, [part.encode() for part in parts])
+        return self._executors.run(self._settings.plan, [part.encode() for part in parts])
 
     async def _split_inputs(self) -> list[TaskInput]:
         """The next splits of the source, one or more for each core; at least one."""
@@ -330,7 +323,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         return [self._carry(drawn[start : start + size]) for start in range(0, len(drawn), size)]
 
     def _part(self, split: bytes = b"", carried: CarriedRecords | None = None) -> TaskInput:
-        # Numbered in the order of the records, so that destinations know which parts were taken before another.
+        # Numbered in the order of the records: it tells destinations which parts were taken before another.
         part, self._parts = PartId(self._source_place, self._parts), self._parts + 1
         equipment = self._equipment.given if self._equipment is not None else None
         return TaskInput(self._node, split, carried, equipment, self._acks_each, part)

@@ -233,9 +233,14 @@ def plan(split: PipelineSplit, spark: SparkOptions, *, prepared: bool) -> bytes:
     # A connector that stays on the driver may hold what only the driver can have, so it is not pickled.
     executed = split.executor_pipeline(
         source=lambda connector: connector if way_to_read(connector, spark).by == "executors" else None,
-        destination=lambda connector: connector if prepared else None,
+        destination=lambda connector: _of_tasks(connector) if prepared else None,
     )
     return pickle_pipeline(pipeline, Plan(executed, str(Path.cwd())), processors_of(executed), "executors")
+
+
+def _of_tasks(connector: Any) -> Any:
+    # M8: a task has the credentials of the place that it writes to, and no others.
+    return connector.for_tasks() if isinstance(connector, ManyWriterDestination) else connector
 
 
 class WayToRead(NamedTuple):

@@ -16,7 +16,7 @@ from conduit_py.sdk.destination import ManyWriterDestination, PieceRefused
 from conduit_py.sdk.plugin import Connector
 from conduit_py.spark.engine.executors import ExecutorCounts
 from conduit_py.spark.engine.outcome import PreparedWrites
-from conduit_py.spark.engine.remote_source import PART_SIZE, Equipment, RemoteSource
+from conduit_py.spark.engine.remote_source import PART_SIZE, Equipment, JobSettings, RemoteSource
 from conduit_py.spark.engine.split import PipelineSplit, plan, prepares, ways_to_write
 from conduit_py.spark.session.java import require_java
 from conduit_py.spark.session.shared_session import SparkOptions, shared
@@ -85,11 +85,12 @@ class SparkSupervisor(Supervisor):
 
     def _driver_pipeline(self, options: SparkOptions, part_size: int) -> Pipeline:
         planned = plan(self._split, options, prepared=self._prepares)
+        settings = JobSettings(planned, options, self._counts, part_size, self._equipment)
         places = {source.id: place for place, source in enumerate(self._whole.pipeline.sources)}
 
         def read_outcomes(source: Source) -> RemoteSource:
             connector, place = with_shared_session(source.connector, options), places[source.id]
-            return RemoteSource(source.id, place, connector, planned, options, self._counts, part_size, self._equipment)
+            return RemoteSource(source.id, place, connector, settings)
 
         pipeline = self._split.driver_pipeline(read_outcomes, partial(with_shared_session, options=options))
         adapters = [each.write_adapter for each in pipeline.destinations]

@@ -114,7 +114,7 @@ class TaskInputSource(sdk.SourceConnector[sdk.Options]):
             refuse_uncarried(self._calls.node, reading)
         self.count += len(records)
         if not self._keeps_each and len(records):
-            # Most positions are made when somebody asks for them: of a part that is one.
+            # Most positions are made on demand: of a part that is one.
             last = records.positions[-1] if isinstance(records, sdk.Payloads) else records[-1].position
             self.positions = [last]
         elif isinstance(records, sdk.Payloads):

@@ -135,7 +135,7 @@ def survive_forks(opened: _Opened) -> None:
 
 
 def _keep_from_closing() -> None:
-    # SQLite does not know that it was forked. A child that closed its copy, if only by ending, would remove the
+    # SQLite does not notice a fork. A child that closed its copy, if only by ending, would remove the
     # write-ahead log of its parent, and all that the parent commits later. So in the child a connection is given a
     # reference that nothing takes back.
     for database in list(_opened):

@@ -1,4 +1,8 @@
-"""The Delta connector: `delta.Destination` appends rows to a Delta Lake table, `delta.Source` reads them."""
+"""The Delta connector: `delta.Destination` appends rows to a Delta Lake table, `delta.Source` reads them.
+
+In reading order: `source`, `destination`, `table` (what both use), and for tasks of Spark `task_files` and
+`adopted_files` (files that were written before their commit).
+"""
 
 from conduit_connectors.delta.destination import Destination
 from conduit_connectors.delta.source import Source

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from conduit_connectors.delta.partitions import undivided
+
 _TEXT_MAX = 32
 """Of longer texts the log gets no smallest and largest value: each commit would have them."""
 
@@ -22,11 +24,20 @@ class AdoptedFile(msgspec.Struct, frozen=True, array_like=True):
 
     waits_as: str
     name: str
+    partition: dict[str, str | None] = {}
+    """The partition of its rows, with values as the log has them. The file does not have those columns."""
 
     @classmethod
-    def of(cls, waits_as: str) -> "AdoptedFile":
+    def of(cls, waits_as: str, about: bytes = b"") -> "AdoptedFile":
+        """`about` is what a task has said of it: the partition."""
+        partition = msgspec.msgpack.decode(about, type=dict[str, str | None]) if about else {}
         # Random, and kept in the intent: a name is never used twice, and is the same whenever the intent is applied.
-        return cls(waits_as, f"part-{secrets.token_hex(16)}.parquet")
+        # In no folder of its partition: readers take the values from the log, and texts may be anything.
+        return cls(waits_as, f"part-{secrets.token_hex(16)}.parquet", partition)
+
+    def read(self, files: pafs.FileSystem, schema: pa.Schema) -> pa.Table:
+        """Return its rows, with the columns of its partition."""
+        return undivided(pq.read_table(self.find(files), filesystem=files, partitioning=None), self.partition, schema)
 
     def find(self, files: pafs.FileSystem) -> str:
         """Return where it is now: an attempt that was killed may have given it its name."""
@@ -37,10 +48,13 @@ class AdoptedFile(msgspec.Struct, frozen=True, array_like=True):
 def takes_files(table: DeltaTable, files: pafs.FileSystem, adopted: Sequence[AdoptedFile]) -> bool:
     """Return True if files of one transaction can be files of the table as they are.
 
-    Partitions and the rules of a table are the matter of the library, which has to see the rows then.
+    The rules of a table are the matter of the library, which has to see the rows then. So are rows that are not divided
+    by the partitions that the table has.
     """
     there, meta = table.schema(), table.metadata()
-    if meta.partition_columns or any(_is_rule(name) for name in meta.configuration):
+    if any({*each.partition} != {*meta.partition_columns} for each in adopted):
+        return False
+    if any(_is_rule(name) for name in meta.configuration):
         return False
     # Generated columns, columns with an identity or with an invariant.
     if any(name.startswith("delta.") for field in there.fields for name in field.metadata):
@@ -65,16 +79,16 @@ def move_files(files: pafs.FileSystem, adopted: Sequence[AdoptedFile]) -> None:
 
 def add_actions(files: pafs.FileSystem, adopted: Sequence[AdoptedFile]) -> list[AddAction]:
     """Return what a commit says of the files, by what stands at their ends."""
-    return [_add_action(files, each.name) for each in adopted]
+    return [_add_action(files, each) for each in adopted]
 
 
-def _add_action(files: pafs.FileSystem, name: str) -> AddAction:
-    info = files.get_file_info(name)
-    with files.open_input_file(name) as file:
+def _add_action(files: pafs.FileSystem, adopted: AdoptedFile) -> AddAction:
+    info = files.get_file_info(adopted.name)
+    with files.open_input_file(adopted.name) as file:
         footer = pq.ParquetFile(file).metadata
     stats = msgspec.json.encode(_stats_of(footer)).decode()
     modified = int((info.mtime_ns or 0) // 1_000_000)
-    return AddAction(quote(name), info.size, {}, modified, True, stats)
+    return AddAction(quote(adopted.name), info.size, adopted.partition, modified, True, stats)
 
 
 def _stats_of(footer: Any) -> dict[str, Any]:

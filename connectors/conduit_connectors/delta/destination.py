@@ -15,6 +15,7 @@ from pydantic import Field, SecretStr
 
 from conduit_connectors.column_policy import explain, new_fields
 from conduit_connectors.delta.adopted_files import AdoptedFile, add_actions, move_files, takes_files
+from conduit_connectors.delta.partitions import refuse_lost, why_not_divided
 from conduit_connectors.delta.table import (
     added_files,
     concat,
@@ -92,7 +93,8 @@ class Destination(LakeDestination[DestinationOptions]):
     other. A record that the table's types would change, or that has no structured payload, is refused.
 
     On Spark executors write the files, and the driver moves them into the table and commits them. A table with
-    partitions, constraints or generated columns is written by the driver from those files.
+    constraints or generated columns, or partitions by decimals, floats or bytes, is written by the driver from those
+    files. A value that a partition does not keep, such as an empty text, is refused.
     """
 
     takes = dict
@@ -125,6 +127,7 @@ class Destination(LakeDestination[DestinationOptions]):
         with table_errors(self.options.path):
             self._table = self._open_table()
             self._schema = pa.schema(self._table.schema())
+            self._partition_by = self._table.metadata().partition_columns
             self._files = table_files(self._table.table_uri, self._storage)
         self._rows: list[pa.Table] = []
         self._staged: list[str] = []
@@ -168,7 +171,7 @@ class Destination(LakeDestination[DestinationOptions]):
             batch, self._schema, more=self.options.ignores_new_fields, texts=self.options.on_type == "text"
         )
         explain(refused, unfit, batch)
-        if rows is not None:
+        if rows is not None and (rows := refuse_lost(rows, self._partition_by, refused, len(batch))) is not None:
             self._rows.append(rows)
         return refused
 
@@ -202,9 +205,7 @@ class Destination(LakeDestination[DestinationOptions]):
         self._remove_waiting(stage.files, stage.adopted)
 
     def stages_remotely(self, *, exactly_once: bool) -> str | None:
-        if self.options.partition_by:
-            return "the driver has to divide the rows into partitions: leave out partition_by"
-        return why_one_writer(self.options)
+        return why_one_writer(self.options) or why_not_divided(self.options.columns, self.options.partition_by)
 
     def grant(self) -> bytes:
         uri, owned = self._table.table_uri, self._application is not None
@@ -213,7 +214,7 @@ class Destination(LakeDestination[DestinationOptions]):
                 place = hidden_folder(uri, self._storage, self.options.path)
                 granted = place.grant(self._folder.rpartition("/")[2] if owned else None, self._fence if owned else 0)
                 self._parts = TakenParts(place, granted)
-        return grant_table(self._parts.grant, uri, self._schema)
+        return grant_table(self._parts.grant, uri, self._schema, self._partition_by)
 
     @property
     def rows_max(self) -> int:
@@ -230,7 +231,9 @@ class Destination(LakeDestination[DestinationOptions]):
 
     def open_task(self, grant: bytes, part: PartId) -> DeltaTaskFiles:
         storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
-        return DeltaTaskFiles(grant, part, storage, self.options.path)
+        task = DeltaTaskFiles(grant, part, storage, self.options.path)
+        self._partition_by = task.partition_by
+        return task
 
     def errors(self) -> AbstractContextManager[None]:
         return table_errors(self.options.path)
@@ -239,7 +242,7 @@ class Destination(LakeDestination[DestinationOptions]):
         if self._parts is None:
             return []
         with table_errors(self.options.path):
-            return [AdoptedFile.of(each.path) for each in self._parts.seal()]
+            return [AdoptedFile.of(each.path, each.about) for each in self._parts.seal()]
 
     def _show(self, files: Sequence[str], adopted: Sequence[AdoptedFile], transaction: Transaction | None) -> None:
         """Commit the rows of files that wait, or those files, and remove what is not needed any more."""
@@ -248,16 +251,16 @@ class Destination(LakeDestination[DestinationOptions]):
                 self._adopt(adopted, transaction)
             else:
                 # In their own types: they may have columns that the table is about to get.
-                names = [*files, *(each.find(self._files) for each in adopted)]
-                tables = [pq.read_table(name, filesystem=self._files, partitioning=None) for name in names]
+                tables = [pq.read_table(name, filesystem=self._files, partitioning=None) for name in files]
+                tables += [each.read(self._files, pa.schema(self._table.schema())) for each in adopted]
                 self._append(concat(tables), transaction)
 
     def _adopt(self, adopted: Sequence[AdoptedFile], transaction: Transaction | None) -> None:
         move_files(self._files, adopted)
         self._settle([each.name for each in adopted])
         properties = CommitProperties(app_transactions=[transaction]) if transaction is not None else None
-        actions = add_actions(self._files, adopted)
-        self._table.create_write_transaction([*actions], "append", self._table.schema(), commit_properties=properties)
+        actions, schema, by = add_actions(self._files, adopted), self._table.schema(), self._partition_by
+        self._table.create_write_transaction([*actions], "append", schema, by, commit_properties=properties)
         self._settle([f"_delta_log/{self._table.version():020d}.json"])
 
     def _remove_waiting(self, files: Sequence[str], adopted: Sequence[AdoptedFile]) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from conduit_connectors.delta.partitions import divide, divides
 from conduit_connectors.delta.table import settle, table_files
 from conduit_connectors.lake_parts import HIDDEN, LakeFolder, LakeGrant, PartWriter
 from conduit_connectors.objects.staged_parts import Grant
@@ -17,6 +18,7 @@ class _TableOfTasks(msgspec.Struct, frozen=True, array_like=True):
 
     uri: str
     schema: bytes
+    partition_by: list[str] = []
 
 
 class DeltaTaskFiles:
@@ -28,16 +30,22 @@ class DeltaTaskFiles:
         table = msgspec.msgpack.decode(granted.table, type=_TableOfTasks)
         self._writer = PartWriter(hidden_folder(table.uri, storage, shown), granted.grant, part)
         self.schema = pa.ipc.read_schema(pa.py_buffer(table.schema))
+        self.partition_by = table.partition_by
 
     def write(self, rows: pa.Table) -> None:
-        """Write rows as a file, and make it durable."""
+        """Write rows as files, one for each partition, and make them durable."""
+        by = self.partition_by if divides(self.schema, self.partition_by) else []
+        for part in divide(rows, by):
+            self._write_file(part.rows, msgspec.msgpack.encode(part.values) if part.values else b"")
+
+    def _write_file(self, rows: pa.Table, about: bytes) -> None:
         name, place = self._writer.new_name(), self._writer.place
         path = self._writer.path(name)
         # Known before it is complete, so that `discard` removes it.
         self._writer.begin(name)
         pq.write_table(rows, path, filesystem=place.files)
         place.settle([path])
-        self._writer.add(name, place.files.get_file_info(path).size)
+        self._writer.add(name, place.files.get_file_info(path).size, about)
 
     def manifest(self) -> bytes:
         return self._writer.manifest()
@@ -46,9 +54,9 @@ class DeltaTaskFiles:
         self._writer.discard()
 
 
-def grant_table(grant: Grant, uri: str, schema: pa.Schema) -> bytes:
+def grant_table(grant: Grant, uri: str, schema: pa.Schema, partition_by: list[str]) -> bytes:
     """Return what tasks need to write files of a table."""
-    table = _TableOfTasks(uri, schema.serialize().to_pybytes())
+    table = _TableOfTasks(uri, schema.serialize().to_pybytes(), partition_by)
     return msgspec.msgpack.encode(LakeGrant(grant, msgspec.msgpack.encode(table)))
 
 

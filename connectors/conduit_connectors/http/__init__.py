@@ -1,6 +1,7 @@
 """The HTTP connector: polls APIs and sends records to them.
 
-Read in this order: `source` with `paging`, `destination` with `url_template`, then what both use: `client`, `guard`,
+Read in this order: `source` with `source_options`, `paging` (where the reading is) and `page` (the records in an
+answer), `destination` with `url_template`, then what both use: `session` with `connection_options`, `client`, `guard`,
 `credentials`, `pacing`, `json_path`.
 """
 

@@ -141,7 +141,7 @@ class Source(CheckpointedSource[SourceOptions]):
             state = known or state.noticing(value, name)
             if known is None:
                 fresh.append(item)
-        following = self._checked(lambda: next_page(state, options, reply, body, len(items)), url)
+        following = self._check(lambda: next_page(state, options, reply, body, len(items)), url)
         if following is None:
             state = state.ending(options)
             self._poll_at = trio.current_time() + (options.poll_seconds or 0)
@@ -199,7 +199,7 @@ class Source(CheckpointedSource[SourceOptions]):
 
     async def _attempt(self, url: httpx2.URL, origin: httpx2.URL) -> HttpReply:
         assert self._client is not None
-        self._checked(lambda: self._client.guard.check_link(url, origin), url)  # type: ignore[union-attr]
+        self._check(lambda: self._client.guard.check_link(url, origin), url)  # type: ignore[union-attr]
         headers = {name: value.get_secret_value() for name, value in self.options.headers.items()}
         headers |= {"accept": "application/json, application/x-ndjson"} | await self._credentials.headers()
         try:
@@ -209,7 +209,7 @@ class Source(CheckpointedSource[SourceOptions]):
         except AnswerTooLarge as error:
             raise FatalError(str(error), suggestion="ask for smaller pages, or raise response_size_max") from error
 
-    def _checked(self, call: Callable[[], Any], url: httpx2.URL) -> Any:
+    def _check(self, call: Callable[[], Any], url: httpx2.URL) -> Any:
         try:
             return call()
         except AddressRefused as error:

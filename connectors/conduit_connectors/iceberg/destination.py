@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import msgspec
 import pyarrow as pa
@@ -139,6 +139,10 @@ class Destination(LakeDestination[DestinationOptions]):
         if "py-io-impl" in self.options.catalog:
             return "its store is not reached by Arrow: leave out py-io-impl"
         return why_one_writer(self.options)
+
+    def for_tasks(self) -> Self:
+        # They ask no catalog. The keys of the store are in the grant.
+        return self.with_options(self.options.model_copy(update={"catalog": {}}))
 
     def grant(self) -> bytes:
         with table_errors(self.options.table):

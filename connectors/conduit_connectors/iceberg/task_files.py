@@ -23,6 +23,10 @@ _PREFIX = "conduit-py.task"
 """The property by which a task tells the library how to name files."""
 
 
+_OF_STORES = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
+"""How the properties begin by which the library reaches a store."""
+
+
 class _TableOfTasks(msgspec.Struct, frozen=True, array_like=True):
     """What a task needs to write files of a table. So it asks no catalog, and needs no access to one."""
 
@@ -88,7 +92,8 @@ def grant_table(grant: Grant, metadata: TableMetadata, io: FileIO) -> bytes:
         "current_snapshot_id": None,
     }
     lean = metadata.model_copy(update={**history, "statistics": [], "partition_statistics": []})
-    properties = {name: str(value) for name, value in io.properties.items()}
+    # M8: the library gives a store all that the catalog was given, its passwords and tokens too.
+    properties = {name: str(value) for name, value in io.properties.items() if name.startswith(_OF_STORES)}
     table = _TableOfTasks(lean.model_dump_json().encode(), properties)
     return msgspec.msgpack.encode(LakeGrant(grant, msgspec.msgpack.encode(table)))
 

@@ -13,8 +13,10 @@ from conduit_py.sdk import TransientError
 
 _ASK_AGAIN_SECONDS = 0.1
 _SERVED_SOON = (
-    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE,
-)  # fmt: skip
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 
 
 class GroupOffsets:

@@ -19,6 +19,7 @@ from conduit_connectors.kafka.partition_name import (
     offset_of,
     parse_partition,
 )
+from conduit_connectors.kafka.source_options import SourceOptions
 from conduit_connectors.kafka.task_wake import TaskWake
 from conduit_py.sdk import FatalError
 
@@ -43,17 +44,16 @@ class PartitionReader:
     """
 
     def __init__(
-        self, consumer_settings: Mapping[str, Any], errors: ClientErrors, *, position: Mapping[str, int],
-        start: str, group: bool, revoke_seconds: float,
-    ) -> None:  # fmt: skip
+        self, settings: Mapping[str, Any], errors: ClientErrors, options: SourceOptions, position: Mapping[str, int]
+    ) -> None:
         self._errors = errors
-        self._consumer = make_client(Consumer, dict(consumer_settings))
+        self._consumer = make_client(Consumer, dict(settings))
         self._position = dict(position)
-        self._start = start
+        self._start = options.start
         self._subscribed = False
-        self._revoke_seconds = revoke_seconds
+        self._revoke_seconds = options.revoke_seconds
         self._changed = threading.Condition()
-        self._group = GroupOffsets(self._consumer, self._changed, used=group)
+        self._group = GroupOffsets(self._consumer, self._changed, used=options.group is not None)
         self._ready: list[Message] = []
         self._ready_bytes = 0
         self._next_offsets: dict[str, int] = {}
@@ -231,7 +231,7 @@ class PartitionReader:
             full = len(self._ready) >= BUFFER_MAX or self._ready_bytes >= BUFFER_BYTES_MAX
             if not full or self._changed.wait_for(self._has_room, _PAUSE_AFTER_SECONDS):
                 return
-        # Back-pressure. The member keeps polling, or the group would think that it has died.
+        # Back-pressure. The member keeps polling, or the group would take it for dead.
         self._consumer.pause(self._consumer.assignment())
         while not self._has_room():
             self._tick()

@@ -89,9 +89,12 @@ class MqttConnection:
         self._connected = False
         self._error: Exception | None = None
         client = self._mqtt.Client(
-            self._mqtt.CallbackAPIVersion.VERSION2, client_id, protocol=self._mqtt.MQTTv5,
-            reconnect_on_failure=False, manual_ack=True,
-        )  # fmt: skip
+            self._mqtt.CallbackAPIVersion.VERSION2,
+            client_id,
+            protocol=self._mqtt.MQTTv5,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
         client.on_connect, client.on_disconnect = self._note_connect, self._note_disconnect
         client.max_inflight_messages = IN_FLIGHT_MAX
         client.connect_timeout = min(options.answer_seconds, 10.0)

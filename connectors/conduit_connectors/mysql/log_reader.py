@@ -111,7 +111,7 @@ class BinlogReader:
         elif kind in (events.EXECUTE_LOAD_QUERY, events.INCIDENT):
             raise self._refuse(_UNREADABLE[kind])
         elif kind not in _PASSED and not event.ignorable:
-            raise self._refuse(f"an event of the kind {kind}, which this source does not know")
+            raise self._refuse(f"an event of the kind {kind}, which is unknown to this source")
         if self._transaction is None:
             self.cursor.pass_event(event)
             self.give_chunk()

@@ -87,10 +87,17 @@ class NatsConnection:
         servers = [server.strip() for server in options.url.get_secret_value().split(",")]
         self.lost = asyncio.Event()
         self.client = await nats.connect(
-            servers, user_credentials=options.credentials, allow_reconnect=reconnects, max_reconnect_attempts=3,
-            reconnect_time_wait=1, connect_timeout=5, name="conduit-py", error_cb=self._note_error,
-            disconnected_cb=self._note_loss, tls=options.make_context("NATS") if options.has_files else None,
-        )  # fmt: skip
+            servers,
+            user_credentials=options.credentials,
+            allow_reconnect=reconnects,
+            max_reconnect_attempts=3,
+            reconnect_time_wait=1,
+            connect_timeout=5,
+            name="conduit-py",
+            error_cb=self._note_error,
+            disconnected_cb=self._note_loss,
+            tls=options.make_context("NATS") if options.has_files else None,
+        )
 
     async def _note_error(self, error: Exception) -> None:
         """Keep why the server refuses the user: the next call raises only that there is no server."""

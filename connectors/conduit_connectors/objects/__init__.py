@@ -1,8 +1,12 @@
 """Objects: reads and writes files and objects of S3, GCS, Azure and others; reads those that queue messages announce.
 
-`source.py` with `reading.py` reads objects: `discovery.py` finds them, `contents.py` makes records of them. `reader.py`
-is for objects that a message announces. `destination.py` with `dataset_writer.py` writes files: `row_formats.py` makes
-rows of records, `dataset_place.py` is where files wait and become visible. `store.py` says what a store is.
+The source: `source` with `source_options`, `reading` (one object after another), `discovery` with `pattern` (finds
+them), `object_position`, `removal` (of what was read). `reader` with `location` is for objects that a message
+announces. What is in an object: `contents` makes records of it, by `formats`, `json_array`, `avro_file`, and `parquet`
+with `parquet_program` and `parquet_chunks`. The destination: `destination` with `dataset_destination`,
+`dataset_writer`, `row_formats` (which rows fit) with `row_writers` and `avro_schema`, `partition` (in which folder),
+`dataset_place` and `remote_place` (where files wait and become visible), `staged_parts` (of tasks of Spark). `store`
+says what a store of objects is; `cloud_store` and `fsspec_store` are such stores.
 """
 
 from conduit_connectors.objects.destination import Destination

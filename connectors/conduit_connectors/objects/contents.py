@@ -97,8 +97,13 @@ def format_of(name: str, options: ContentOptions) -> ContentFormat:
 
 
 _FORMATS: dict[str, ContentFormat] = {
-    ".jsonl": "json", ".ndjson": "json", ".json": "auto", ".csv": "csv", ".avro": "avro", ".parquet": "parquet",
-}  # fmt: skip
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "auto",
+    ".csv": "csv",
+    ".avro": "avro",
+    ".parquet": "parquet",
+}
 """`.json` may be lines or an array: the first byte tells."""
 
 

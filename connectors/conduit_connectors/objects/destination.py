@@ -24,7 +24,7 @@ from conduit_connectors.objects.row_formats import (
 from conduit_connectors.objects.source_options import StoreArguments, StoreOptions
 from conduit_connectors.policy_options import OnNewField, OnType, PolicyArguments
 from conduit_connectors.probe_path import probe_writable
-from conduit_py.sdk import Dataset
+from conduit_py.sdk import Dataset, KeptOrder
 
 
 class DestinationOptions(StoreOptions, DatasetOptions):
@@ -131,6 +131,11 @@ class Destination(DatasetDestination[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def order(self) -> KeptOrder:
+        # M6: files become visible one after another, and one of a folder may have later records than that of another.
+        return KeptOrder.PARTITION if self.options.partition_by else KeptOrder.EVERYTHING
 
     @property
     def claims(self) -> str:

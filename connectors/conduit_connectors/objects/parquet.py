@@ -214,11 +214,11 @@ class _Process:
             except ConnectionResetError:
                 count = 0
             if not count:
-                self._lost()
+                self._raise_loss()
             filled += count
         return content
 
-    def _lost(self) -> NoReturn:
+    def _raise_loss(self) -> NoReturn:
         code = self._process.wait()
         # A program in C++ may abort without memory, and one in Python may have none for its error.
         if code in (-signal.SIGABRT, -signal.SIGKILL, 1):

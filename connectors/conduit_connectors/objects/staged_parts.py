@@ -199,13 +199,16 @@ def clear_dead(
     """Remove what no commit can name any more, of all files as `folder/name` with their times."""
     dead = {path.split("/", 1)[0]: list[str]() for path, _ in files}
     old = abandoned_runs(files, now, age_seconds)
-    fences = {folder: max(map(fence_of, _names_in(files, folder)), default=0) for folder in dead}
+    fences = _current_fences(files)
     for path, modified in files:
         folder, _, name = path.partition("/")
         gone = owner is not None and folder == owned_folder(owner) and modified < now - age_seconds
-        # The process under the newest fence has applied the last commit of all before, and removed what they left.
-        outdated = _OWNED.fullmatch(folder) is not None and 0 < fence_of(name) < fences[folder]
-        if folder in old or gone or outdated:
+        staged_by_owner = _OWNED.fullmatch(folder) is not None and fence_of(name) > 0
+        # The process under the current fence has applied the last commit of all before, and removed what they left.
+        outdated = staged_by_owner and fence_of(name) < fences.get(folder, 0)
+        # Without a file of a driver no run goes on, and no commit names anything: only a zombie has written this.
+        late = staged_by_owner and folder not in fences and modified < now - age_seconds
+        if folder in old or gone or outdated or late:
             dead[folder].append(name)
     for folder, names in dead.items():
         if names:
@@ -221,8 +224,19 @@ def fence_of(name: str) -> int:
     return int(text) if len(text) == 12 and text.isdigit() else 0
 
 
-def _names_in(files: Sequence[tuple[str, float]], folder: str) -> list[str]:
-    return [path[len(folder) + 1 :] for path, _ in files if path.startswith(f"{folder}/")]
+def _current_fences(files: Iterable[tuple[str, float]]) -> dict[str, int]:
+    """Return by folder the fence of its current run: that under which a driver has written last.
+
+    It is not the highest one: a new state after one that was lost counts its fences from one, and its commits name
+    files under those. What tasks write does not count: one of a run that ended may still write.
+    """
+    newest: dict[str, tuple[float, int]] = {}
+    for path, modified in files:
+        folder, _, name = path.partition("/")
+        if (fence := fence_of(name)) and _PART.fullmatch(name) is None:
+            # Of two at the same moment the lower fence, under which less is outdated.
+            newest[folder] = max(newest.get(folder, (0.0, 0)), (modified, -fence))
+    return {folder: -fence for folder, (_, fence) in newest.items()}
 
 
 def abandoned_runs(files: Sequence[tuple[str, float]], now: float, age_seconds: float = ABANDONED_SECONDS) -> set[str]:

@@ -1,4 +1,7 @@
-"""The Parquet connector: `parquet.Source` reads files, `parquet.Destination` fills a folder with them."""
+"""The Parquet connector: `parquet.Source` reads files, `parquet.Destination` fills a folder with them.
+
+In reading order: `source`, `destination`, `columns` (of the files of a folder).
+"""
 
 from conduit_connectors.parquet.destination import Destination
 from conduit_connectors.parquet.source import Source

@@ -139,9 +139,16 @@ async def read_types(session: DatabaseSession, oids: Iterable[int], known: dict[
         for oid, name, kind, category, element, base, delimiter, fields, modifier in _all(found.rows):
             parts = tuple((field, number) for field, number in msgspec.json.decode(fields or b"[]"))
             known[int(oid)] = CatalogType(
-                int(oid), _text(name), _text(kind), _text(category), int(element), int(base), _text(delimiter), parts,
+                int(oid),
+                _text(name),
+                _text(kind),
+                _text(category),
+                int(element),
+                int(base),
+                _text(delimiter),
+                parts,
                 int(modifier),
-            )  # fmt: skip
+            )
         parts_of = {part for oid in wanted if oid in known for part in known[oid].parts()}
         wanted = {oid for oid in parts_of if oid not in BUILT_IN and oid not in known}
 

@@ -41,8 +41,8 @@ def select_streams(
         names = {str(stream.get(name, "")) for name in ("tap_stream_id", "stream")} - {""}
         stream["selected"] = _is_selected(names, patterns)
         selected |= stream["selected"]
-        _select_fields(stream, {name: value for pattern, given in settings.items()
-            if _matches(names, pattern) for name, value in given.items()})  # fmt: skip
+        chosen = [given for pattern, given in settings.items() if _matches(names, pattern)]
+        _select_fields(stream, {name: value for given in chosen for name, value in given.items()})
     if not selected:
         known = ", ".join(str(stream.get("tap_stream_id", stream.get("stream"))) for stream in catalog["streams"][:20])
         raise FatalError(f"no stream is selected; the tap has: {known or 'none'}", suggestion="check `select`")

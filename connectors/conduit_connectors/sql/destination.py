@@ -104,7 +104,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         if self._staged is not None:
             fitted, unfit = self._fit_tables(rows)
             refused |= unfit
-            refused |= self._tried(self._staged, fitted)
+            refused |= self._try_write(self._staged, fitted)
             self._staged += [row for index, row in fitted.items() if index not in refused]
             return refused
         self._start()
@@ -164,7 +164,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._db.commit()
         self._under_way = False
 
-    def _tried(self, before: Sequence[TableRow], rows: Mapping[int, TableRow]) -> dict[int, str]:
+    def _try_write(self, before: Sequence[TableRow], rows: Mapping[int, TableRow]) -> dict[int, str]:
         """Return what the tables would refuse of these rows, given the rows staged before them."""
         self._start()
         try:

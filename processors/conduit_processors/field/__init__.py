@@ -1,4 +1,7 @@
-"""Processors that change single fields of a record. `conversion` has the rules of Convert."""
+"""Processors that change single fields of a record: `convert`, `exclude`, `rename`, `set`.
+
+`conversion` has the rules of Convert.
+"""
 
 from conduit_processors.field.convert import Convert
 from conduit_processors.field.exclude import Exclude

@@ -1,4 +1,7 @@
-"""Processors that add what a table has about a record: `lookup.file` from a file, `lookup.table` from a database."""
+"""Processors that add what a table has about a record: `lookup.file` from a file, `lookup.table` from a database.
+
+In reading order: `file`, `table`, `enrichment` (what both share).
+"""
 
 from typing import TYPE_CHECKING, Any
 

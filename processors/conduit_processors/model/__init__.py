@@ -1,4 +1,7 @@
-"""Models behind HTTP: `embed` makes vectors of texts, `model.call` asks any endpoint. Both are on `endpoint`."""
+"""Models behind HTTP: `embed` makes vectors of texts, `model.call` asks any endpoint.
+
+In reading order: `embed`, `call`, `endpoint` (what both share).
+"""
 
 from conduit_processors.model.call import Call
 from conduit_processors.model.embed import Embed

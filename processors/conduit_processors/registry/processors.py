@@ -130,12 +130,12 @@ class RegistryProcessor(OneFieldProcessor[OptionsT], ABC):
             raise RecordRefused(unusable.reason)
 
     def mark_unusable(self, key: Hashable, reason: str) -> RecordRefused:
-        _bound(self._unusable)
+        _make_room(self._unusable)
         self._unusable[key] = _Unusable(reason, trio.current_time() + UNUSABLE_SECONDS)
         return RecordRefused(reason)
 
     def keep_codec(self, key: Hashable, codec: Any) -> None:
-        _bound(self._codecs)
+        _make_room(self._codecs)
         self._codecs[key] = codec
 
 
@@ -269,7 +269,7 @@ class RegistryEncode(RegistryProcessor[RegistryEncodeOptionsT], ABC):
     async def _register(self, subject: str, text: str) -> int:
         options, client = self.options, self._client
         if self._infers and subject not in self._new_subjects:
-            _bound(self._new_subjects)
+            _make_room(self._new_subjects)
             self._new_subjects[subject] = not await client.has_subject(subject)
         schema_id = await client.register(subject, self.kind, text, options.references)
         if self._new_subjects.get(subject):
@@ -279,7 +279,7 @@ class RegistryEncode(RegistryProcessor[RegistryEncodeOptionsT], ABC):
         return schema_id
 
 
-def _bound(cache: dict[Hashable, Any]) -> None:
+def _make_room(cache: dict[Hashable, Any]) -> None:
     """Make room for one more: the oldest entry goes."""
     if len(cache) >= CODECS_MAX:
         del cache[next(iter(cache))]

@@ -1,4 +1,7 @@
-"""Processors that unpack a record from the envelope of another system; `envelope` has what they share."""
+"""Processors that unpack a record from the envelope of another system: `debezium`, `kafka_connect`, `opencdc`.
+
+`envelope` has what they share.
+"""
 
 from conduit_processors.unwrap.debezium import Debezium
 from conduit_processors.unwrap.kafka_connect import KafkaConnect

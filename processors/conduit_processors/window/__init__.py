@@ -1,4 +1,8 @@
-"""Windows over event time. `window` has what they share, `event_time` the watermark, `aggregate` what they compute."""
+"""Windows over event time.
+
+In reading order: `window` (what all share), `fixed` (tumbling and sliding), `session`, `event_time` (the watermark),
+`aggregate` (what they compute), `timers` (when a key is due).
+"""
 
 from conduit_processors.window.aggregate import Aggregate
 from conduit_processors.window.event_time import LATE

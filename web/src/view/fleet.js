@@ -7,7 +7,7 @@ import { href, replace } from "../route.js";
 import { useRoving } from "../roving.js";
 import { useStore } from "../store.js";
 import { Empty, Loading } from "./empty.js";
-import { FileFaults, RequestFault } from "./fault.js";
+import { FileProblems, RequestError } from "./error.js";
 import { FleetRow } from "./fleet-row.js";
 import { FleetSummary } from "./fleet-summary.js";
 import { FleetToolbar } from "./fleet-toolbar.js";
@@ -30,7 +30,7 @@ export function Fleet({ query }) {
   useEffect(() => void (document.title = "Pipelines · conduit-py"), []);
   return html`
     <h1 class="unseen" tabindex="-1">Pipelines</h1>
-    ${seen ? html`<${FleetList} seen=${seen} query=${query} />` : phase === "refused" ? html`<${RequestFault} error=${error} />` : html`<${Loading} what="the pipelines" />`}
+    ${seen ? html`<${FleetList} seen=${seen} query=${query} />` : phase === "refused" ? html`<${RequestError} error=${error} />` : html`<${Loading} what="the pipelines" />`}
   `;
 }
 
@@ -39,9 +39,9 @@ function FleetList({ seen, query }) {
   const rows = useRows(seen, text, query.status ?? "", query.order ?? "attention");
   const roving = useRoving(rows.map(({ pipeline }) => pipeline.id));
   const change = (changed) => replace(href([], { ...query, ...changed }));
-  if (seen.pipelines.length === 0) return html`<${FileFaults} problems=${seen.problems} /><${NoPipelines} />`;
+  if (seen.pipelines.length === 0) return html`<${FileProblems} problems=${seen.problems} /><${NoPipelines} />`;
   return html`
-    <${FileFaults} problems=${seen.problems} />
+    <${FileProblems} problems=${seen.problems} />
     <${FleetSummary} seen=${seen} />
     <${FleetToolbar} text=${text} status=${query.status ?? ""} counts=${counts(seen.pipelines)} total=${seen.pipelines.length} shown=${rows.length} onChange=${change} />
     <div class="fleet" role="table" aria-label="Pipelines" aria-rowcount=${rows.length + 1} ref=${roving.container} onKeyDown=${roving.onKeyDown} onFocusIn=${roving.onFocusIn}>
@@ -73,7 +73,7 @@ function FleetHead({ order, onOrder }) {
 }
 
 function NoPipelines() {
-  return html`<${Empty} title="No pipelines yet" text="The folder that this server was given has none, or all of its files have mistakes.">
+  return html`<${Empty} title="No pipelines yet" text="The folder that this server was given has none, or all of its files have problems.">
     <code>conduit-py serve --pipelines DIR</code>
   <//>`;
 }

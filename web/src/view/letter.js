@@ -7,7 +7,7 @@ import { discard, letterOf, replay } from "../letter-commands.js";
 import { go, href } from "../route.js";
 import { CommandButton } from "./command-button.js";
 import { Empty, Loading } from "./empty.js";
-import { RequestFault } from "./fault.js";
+import { RequestError } from "./error.js";
 import { Icon } from "./icon.js";
 import { LetterRecord } from "./letter-record.js";
 
@@ -20,7 +20,7 @@ export function Letter({ id }) {
     <nav class="crumbs" aria-label="Breadcrumb"><a href=${href(["dead-letters"])}>Dead letters</a>${letter && html` / <a href=${href(["pipelines", letter.pipeline, "dead-letters"])}>${letter.pipeline}</a>`}</nav>
     <h1 tabindex="-1">Dead letter <code>${id}</code></h1>
     ${error && error.status === 404 && html`<${Gone} />`}
-    ${error && error.status !== 404 && html`<${RequestFault} error=${error} />`}
+    ${error && error.status !== 404 && html`<${RequestError} error=${error} />`}
     ${!error && !letter && html`<${Loading} what="the letter" />`}
     ${!error && letter && html`<${Whole} letter=${letter} onChange=${load} onLetter=${take} />`}
   </div>`;
@@ -44,9 +44,9 @@ function Whole({ letter, onChange, onLetter }) {
       ${edited && html`<span>edited</span>`}
       <time datetime=${iso(first_at)} title=${moment(first_at)}>first refused ${ago(first_at, Date.now() / 1000)}</time>
     </p>
-    <section class="fault" aria-label="Error"><${Icon} name="warning" />
-      <div><p class="fault-message">${error}</p>
-        <p class="fault-facts">${nodes.map((node) => html`<span key=${node}>node <a href=${href(["pipelines", pipeline, "nodes", node])}>${node}</a></span>`)}</p></div>
+    <section class="error" aria-label="Error"><${Icon} name="warning" />
+      <div><p class="error-message">${error}</p>
+        <p class="error-facts">${nodes.map((node) => html`<span key=${node}>node <a href=${href(["pipelines", pipeline, "nodes", node])}>${node}</a></span>`)}</p></div>
     </section>
     <div class="letter-commands" role="group" aria-label="Commands">
       <${CommandButton} class="primary" onClick=${() => replay(which).then((done) => done && onChange())}>Replay…<//>

@@ -8,7 +8,7 @@ import { href, replace } from "../route.js";
 import { useLetters } from "../use-letters.js";
 import { CommandButton } from "./command-button.js";
 import { Empty, Loading } from "./empty.js";
-import { RequestFault } from "./fault.js";
+import { RequestError } from "./error.js";
 import { Icon } from "./icon.js";
 import { LetterCauses } from "./letter-causes.js";
 import { LetterTable } from "./letter-table.js";
@@ -32,7 +32,7 @@ export function Letters({ query, pipeline = null }) {
     <${LetterCauses} causes=${causes} query=${query} showPipeline=${pipeline === null} onChoose=${change} />
     <${LetterToolbar} query=${query} filter=${filter} chosen=${chosen} total=${total} loading=${loading} filtered=${filtered}
       onChange=${change} onClear=${() => change(clear)} onDone=${(changed) => changed && (setChosen(new Set()), load())} />
-    ${error && html`<${RequestFault} error=${error}><button type="button" class="small" onClick=${load}>Try again</button><//>`}
+    ${error && html`<${RequestError} error=${error}><button type="button" class="small" onClick=${load}>Try again</button><//>`}
     ${loading && letters.length === 0 && html`<${Loading} what="the dead letters" />`}
     ${!loading && !error && letters.length === 0 && html`<${NoLetters} filtered=${filtered} onClear=${() => change(clear)} />`}
     ${letters.length > 0 && html`<${LetterTable} letters=${letters} chosen=${chosen} onChoose=${setChosen} showPipeline=${pipeline === null} />`}

@@ -18,7 +18,7 @@ export function Login() {
       <label for="token">Token</label>
       <input id="token" data-first type="password" autocomplete="off" spellcheck=${false} value=${token} aria-invalid=${refused} aria-describedby="token-error"
         onInput=${(event) => setToken(event.target.value)} />
-      <p id="token-error" class="field-error" role="alert">${refused ? "The server does not know that token." : ""}</p>
+      <p id="token-error" class="field-error" role="alert">${refused ? "The server refused that token." : ""}</p>
       <div class="dialog-actions"><button class="primary" type="submit">Sign in</button></div>
     </form>
   <//>`;

@@ -54,7 +54,7 @@ function factsOf(pipeline, node, flow) {
     facts.push(["acked", count(node.acked), exact(node.acked)], ["in flight", `${count(node.in_flight)} of ${count(node.window)}`]);
     facts.push(["oldest", node.oldest_seconds ? duration(node.oldest_seconds) : "–", "how long ago the oldest record was read that is not settled"]);
     if (node.lag) facts.push(...lagFacts(node.lag));
-    if (node.tally) facts.push(...tallyFacts(node.tally));
+    if (node.tally) facts.push(...queueFacts(node.tally));
   } else {
     facts.push(["queued", `${node.queued} of ${node.queue_size} batches`], ["refused", count(node.refused), exact(node.refused)]);
     facts.push(["call p95", duration(quantile(0.95, node.calls.bounds, node.calls.counts)), "95 of 100 calls took no longer, since start"]);
@@ -66,7 +66,7 @@ function factsOf(pipeline, node, flow) {
 }
 
 // Of a source over a queue that several workers share; what never happened is not worth a line.
-function tallyFacts({ held, extended, lost, taken_over, duplicates, unreadable, failed }) {
+function queueFacts({ held, extended, lost, taken_over, duplicates, unreadable, failed }) {
   const counts = [
     ["leases lost", lost, "messages that another worker may have got while this one worked on them"],
     ["taken over", taken_over, "pieces of work that another worker had begun and left"],

@@ -10,7 +10,7 @@ import { useStore } from "../store.js";
 import { Charts } from "./charts.js";
 import { Empty, Loading } from "./empty.js";
 import { Events } from "./events.js";
-import { DefinitionFault, FileFaults, PipelineFault, RequestFault } from "./fault.js";
+import { DefinitionProblem, FileProblems, PipelineError, RequestError } from "./error.js";
 import { Graph } from "./graph.js";
 import { Letters } from "./letters.js";
 import { NodePanel } from "./node-panel.js";
@@ -34,7 +34,7 @@ export function PipelinePage({ at }) {
 }
 
 function Refused({ id, error }) {
-  if (error.status !== 404) return html`<${RequestFault} error=${error} />`;
+  if (error.status !== 404) return html`<${RequestError} error=${error} />`;
   return html`<${MaybeInBrokenFile} /><${Empty} title=${`There is no pipeline ${id}`} text="It may have been removed, or the address may be wrong.">
     <a class="button" href=${href([])}>All pipelines</a>
   <//>`;
@@ -44,7 +44,7 @@ function Refused({ id, error }) {
 function MaybeInBrokenFile() {
   const [problems, setProblems] = useState([]);
   useEffect(() => void get("pipelines").then((answer) => setProblems(answer.problems), () => {}), []);
-  return html`<${FileFaults} problems=${problems} />`;
+  return html`<${FileProblems} problems=${problems} />`;
 }
 
 function Pipeline({ seen, at }) {
@@ -59,8 +59,8 @@ function Pipeline({ seen, at }) {
   );
   return html`<div class="pipeline" data-panel=${at.node ? "open" : "closed"}>
     <${PipelineHead} pipeline=${pipeline} now=${seen.at} tab=${at.tab} />
-    ${pipeline.error && html`<${PipelineFault} id=${pipeline.id} error=${pipeline.error} status=${status} now=${seen.at} />`}
-    ${pipeline.definition && html`<${DefinitionFault} problem=${pipeline.definition} />`}
+    ${pipeline.error && html`<${PipelineError} id=${pipeline.id} error=${pipeline.error} status=${status} now=${seen.at} />`}
+    ${pipeline.definition && html`<${DefinitionProblem} problem=${pipeline.definition} />`}
     ${at.tab === "overview" && html`<${Overview} seen=${seen} node=${at.node} />`}
     ${at.tab === "dead-letters" && html`<${Letters} query=${at.query} pipeline=${pipeline.id} />`}
     ${at.tab === "positions" && html`<${Positions} pipeline=${pipeline} />`}

@@ -9,7 +9,7 @@ import { ask } from "../question.js";
 import { useFocus, useFocusAfter } from "../use-focus.js";
 import { CommandButton } from "./command-button.js";
 import { Loading } from "./empty.js";
-import { RequestFault } from "./fault.js";
+import { RequestError } from "./error.js";
 
 export function Positions({ pipeline }) {
   const [state, setState] = useState({ positions: null, error: null });
@@ -27,7 +27,7 @@ export function Positions({ pipeline }) {
       complain(error);
     }
   };
-  if (state.error) return html`<${RequestFault} error=${state.error}><button type="button" class="small" onClick=${load}>Try again</button><//>`;
+  if (state.error) return html`<${RequestError} error=${state.error}><button type="button" class="small" onClick=${load}>Try again</button><//>`;
   if (!state.positions) return html`<${Loading} what="the positions" />`;
   return html`<section class="card positions" aria-label="Positions">
     <header><h2>Where each source goes on</h2><button type="button" class="small" onClick=${load}>Refresh</button></header>

@@ -8,8 +8,8 @@ import { html } from "../html.js";
 import { useKeys } from "../keys.js";
 import { follow } from "../stream.js";
 import { CommandButton } from "./command-button.js";
-import { Exhibit } from "./exhibit.js";
-import { RequestFault } from "./fault.js";
+import { RecordSample } from "./record-sample.js";
+import { RequestError } from "./error.js";
 import { Icon } from "./icon.js";
 
 const KEPT = 50;
@@ -25,7 +25,7 @@ export function Tap({ pipeline, node }) {
 function LiveTap({ pipeline, node }) {
   const [on, setOn] = useState(false);
   const [perSecond, setPerSecond] = useState(RATES[1]);
-  const { exhibits, schemas, missed, state, clear } = useTap(on, pipeline.id, node.id, perSecond);
+  const { samples, schemas, missed, state, clear } = useTap(on, pipeline.id, node.id, perSecond);
   useKeys({ t: () => allowed() && setOn((was) => !was) }, []);
   return html`<section class="tap" aria-label="Record tap">
     <header>
@@ -33,15 +33,15 @@ function LiveTap({ pipeline, node }) {
       <label>at most <select value=${perSecond} onChange=${(event) => setPerSecond(Number(event.target.value))}>
         ${RATES.map((each) => html`<option value=${each}>${each}</option>`)}
       </select> a second</label>
-      ${exhibits.length > 0 && !on && html`<button type="button" class="small quiet" onClick=${clear}>Clear</button>`}
+      ${samples.length > 0 && !on && html`<button type="button" class="small quiet" onClick=${clear}>Clear</button>`}
       <${CommandButton} class=${on ? "" : "primary"} onClick=${() => setOn(!on)}><${Icon} name=${on ? "stop" : "tap"} />${on ? "Stop tap" : "Tap"}<//>
     </header>
-    ${state.phase === "refused" && html`<${RequestFault} error=${state.error} />`}
-    <p class="tap-state" role="status">${stateText(on, state, exhibits.length, pipeline.status)}</p>
+    ${state.phase === "refused" && html`<${RequestError} error=${state.error} />`}
+    <p class="tap-state" role="status">${stateText(on, state, samples.length, pipeline.status)}</p>
     ${missed > 0 && html`<p class="tap-dropped">${plural(missed, "record")} passed by unseen: the tap shows samples and never slows the pipeline.</p>`}
     ${schemas.map((schema) => html`<${SourceSchema} key=${schema.collection} schema=${schema} />`)}
-    <ol class="exhibits" aria-label="Tapped records, newest first">
-      ${exhibits.map(({ key, exhibit }, i) => html`<${Exhibit} key=${key} exhibit=${exhibit} open=${i === 0} />`)}
+    <ol class="record-samples" aria-label="Tapped records, newest first">
+      ${samples.map(({ key, sample }, i) => html`<${RecordSample} key=${key} sample=${sample} open=${i === 0} />`)}
     </ol>
   </section>`;
 }
@@ -72,22 +72,22 @@ function eventOf(data) {
 
 /** The newest records first, at most `KEPT`; a new node or rate begins anew. */
 function useTap(on, pipeline, node, perSecond) {
-  const [exhibits, setExhibits] = useState([]);
+  const [samples, setSamples] = useState([]);
   const [schemas, setSchemas] = useState([]);
   const [missed, setMissed] = useState(0);
   const [state, setState] = useState({ phase: "off" });
   const number = useRef(0);
-  const clear = () => (setExhibits([]), setSchemas([]), setMissed(0));
+  const clear = () => (setSamples([]), setSchemas([]), setMissed(0));
   useEffect(() => {
     if (!on) return undefined;
     clear();
     const show = (name, data) => {
       if (data.source_schema) setSchemas((before) => [data.source_schema, ...before.filter(({ collection }) => collection !== data.source_schema.collection)].slice(0, KEPT));
-      if (name === "record") setExhibits((before) => [{ key: ++number.current, exhibit: data }, ...before].slice(0, KEPT));
+      if (name === "record") setSamples((before) => [{ key: ++number.current, sample: data }, ...before].slice(0, KEPT));
       setMissed((before) => before + (name === "record" ? data.skipped : data.count));
     };
     const stream = follow(`${path("pipelines", pipeline, "nodes", node, "tap")}?rate=${perSecond}`, { onEvent: show, onState: setState, parse: eventOf });
     return () => (stream.close(), setState({ phase: "off" }));
   }, [on, pipeline, node, perSecond]);
-  return { exhibits, schemas, missed, state, clear };
+  return { samples, schemas, missed, state, clear };
 }

@@ -1,24 +1,24 @@
-/** Exhibit: one record as it came to a node and as it left. */
+/** RecordSample: one record as it came to a node and as it left it. */
 import { useState } from "preact/hooks";
 import { difference } from "../difference.js";
 import { moment, plural } from "../format.js";
 import { html } from "../html.js";
 import { Difference } from "./difference.js";
 
-export function Exhibit({ exhibit, open }) {
-  const { at, message, before, after, outcome, error, pieces = 0, cut = [] } = exhibit;
+export function RecordSample({ sample, open }) {
+  const { at, message, before, after, outcome, error, pieces = 0, cut = [] } = sample;
   const [shown, setShown] = useState(open);
   const results = after ?? [];
   const source = before === null;
-  return html`<li class="exhibit" data-outcome=${outcome}>
+  return html`<li class="record-sample" data-outcome=${outcome}>
     <details open=${shown} onToggle=${(event) => setShown(event.currentTarget.open)}>
       <summary>
         <span class="outcome" data-outcome=${outcome}>${outcome}</span>
-        <span class="exhibit-id">${message.source} #${[message.sequence, ...message.piece].join(".")}</span>
-        <span class="exhibit-change">${summary(before, after)}</span>
+        <span class="record-sample-id">${message.source} #${[message.sequence, ...message.piece].join(".")}</span>
+        <span class="record-sample-change">${summary(before, after)}</span>
         <time title=${moment(at)}>${new Date(at * 1000).toLocaleTimeString()}</time>
       </summary>
-      ${shown && error && html`<p class="exhibit-error">${error}</p>`}
+      ${shown && error && html`<p class="record-sample-error">${error}</p>`}
       ${shown && results.length === 0 && html`<${Difference} before=${before} after=${before} alone />`}
       ${shown && results.map((result, i) => html`<div>
         ${results.length > 1 && html`<h4>Piece ${i + 1} of ${results.length}</h4>`}

@@ -97,10 +97,9 @@ class Plugin(Generic[OptionsT]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # From the base, as in SourceConnector[MyOptions], so that an author names the model once.
-        for base in cls.__dict__.get("__orig_bases__", ()):
-            for argument in get_args(base):
-                if get_origin(base) is not None and isinstance(argument, type) and issubclass(argument, Options):
-                    cls.options_model = argument
+        for argument in (each for base in cls.__dict__.get("__orig_bases__", ()) for each in get_args(base)):
+            if isinstance(argument, type) and issubclass(argument, Options):
+                cls.options_model = argument
 
     @property
     def options(self) -> OptionsT:

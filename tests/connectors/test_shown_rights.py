@@ -7,7 +7,7 @@ from typing import Any
 
 from conduit_connectors import mysql
 from conduit_connectors import postgres as postgres_source
-from mariadb_changes import database_of, opened, replica_of
+from mariadb_changes import database_of, open_reader, replica_of
 from mariadb_changes import run_sql as run_on_mariadb
 from postgres_changes import run_sql as run_on_postgres
 from postgres_changes import slot_of
@@ -38,7 +38,7 @@ async def test_a_user_of_postgresql(postgres: str) -> None:
         publication="shop",
     )
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         records = await reader.take(2)
         run_on_postgres(postgres, *MORE_ROWS)
         records += await reader.take(2)
@@ -58,7 +58,7 @@ async def test_a_user_of_mariadb(mariadb: str) -> None:
         tables=["orders", "customers"],
     )
 
-    async with opened(source) as reader:
+    async with open_reader(source) as reader:
         records = await reader.take(2)
         run_on_mariadb(mariadb, *MORE_ROWS)
         records += await reader.take(2)

@@ -177,7 +177,7 @@ release: .venv/.ready-release
 		sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > .venv/shipped/pyproject.toml
 	@$(BIN)/cyclonedx-py environment --pyproject .venv/shipped/pyproject.toml --output-reproducible --output-file dist/sbom.cdx.json .venv/shipped
 	@$(BIN)/pip-licenses --python .venv/shipped/bin/python --format markdown --order license --output-file dist/licences.md
-	@$(BIN)/python tests/support/licences.py dist/sbom.cdx.json
+	@$(BIN)/python tests/support/licences.py dist/sbom.cdx.json dist/licences.md
 	@ls -l dist
 
 # The tests that need no server, with each Python that can be had here: of uv, of pyenv, on the path, or from Maven Central.

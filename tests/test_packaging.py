@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from licences import problems_in
+from licences import PAGE, licence_of, page_components, problems_in
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -150,3 +150,20 @@ def test_a_package_without_a_licence_or_with_a_reaching_one_is_found() -> None:
     ]}""")
 
     assert problems_in(sbom) == ["b 2: no licence is stated", "c 3: GPL-3.0-only"]
+
+
+def test_pages_that_name_the_version_name_this_one() -> None:
+    install, kubernetes = (ROOT / "docs" / page for page in ("learn/install.md", "operate/kubernetes.md"))
+
+    assert f"./conduit_dataflow-{__version__}-py3-none-any.whl" in install.read_text()
+    assert f"Its tag is the version of the chart, `{__version__}`" in kubernetes.read_text()
+
+
+def test_what_the_page_is_built_of_is_shipped_too() -> None:
+    lock = json.loads((ROOT / "web" / "package-lock.json").read_text())["packages"]
+    shipped = {path.removeprefix("node_modules/") for path, each in lock.items() if path and not each.get("dev")}
+    components = page_components(PAGE.read_text())
+
+    assert {each["name"] for each in components} == shipped
+    assert {licence_of(each) for each in components} == {"MIT", "Apache-2.0"}
+    assert problems_in({"components": components}) == []

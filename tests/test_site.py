@@ -1,5 +1,6 @@
 """The site of the docs: it builds without a warning, and a browser that shows it asks nobody else for anything."""
 
+import html
 import json
 import os
 import re
@@ -84,3 +85,19 @@ def test_a_search_finds_what_to_do_before_why_it_is_so(site: Path) -> None:
 
     assert boosts["how-to/handle-dead-letters.html"] == 2
     assert max(boost for page, boost in boosts.items() if page.startswith("decisions/0")) < 0.1
+
+
+def test_what_is_copied_can_be_pasted(site: Path) -> None:
+    """Commands without prompts and output, and files without the line that names them."""
+    copied = {page.stem: copied_of(page) for page in (site / "learn" / "tutorial.html", *site.glob("recipes/*.html"))}
+
+    assert copied["tutorial"][0].splitlines()[:2] == [
+        "cat > orders.jsonl <<'END'", '{"id": 1, "customer": "ada", "amount": "12.50"}',
+    ]  # fmt: skip
+    assert copied["tutorial"][1] == "conduit-py check shop.py\nconduit-py run shop.py\ncat copy.jsonl"
+    assert copied["clean-a-csv-file"][0].startswith("id,day,amount\n1,")
+    assert not any(re.search(r"^(\$|>|# \w+\.csv) ", text, re.MULTILINE) for each in copied.values() for text in each)
+
+
+def copied_of(page: Path) -> list[str]:
+    return [html.unescape(text) for text in re.findall(r'data-copy="([^"]*)"', page.read_text())]

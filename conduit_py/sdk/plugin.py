@@ -11,7 +11,7 @@ from functools import wraps
 from importlib.util import find_spec
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -95,10 +95,9 @@ class Plugin(Generic[OptionsT]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # From the base, as in SourceConnector[MyOptions], so that an author names the model once.
-        for base in cls.__dict__.get("__orig_bases__", ()):
-            for argument in get_args(base):
-                if get_origin(base) is not None and isinstance(argument, type) and issubclass(argument, Options):
-                    cls.options_model = argument
+        for argument in (each for base in cls.__dict__.get("__orig_bases__", ()) for each in get_args(base)):
+            if isinstance(argument, type) and issubclass(argument, Options):
+                cls.options_model = argument
 
     @property
     def options(self) -> OptionsT:

@@ -53,7 +53,8 @@ def test_the_other_pages_of_the_reference_are_those_that_the_code_gives() -> Non
     """Here, because what they import is what the pages of connectors import."""
     expected = all_reference_files()
     committed = {name: (REFERENCE / name).read_text() for name in expected if (REFERENCE / name).exists()}
-    pages = {f"processors/{file.name}" for file in (REFERENCE / "processors").glob("*.md")}
+    folders = ("processors", "python")
+    pages = {f"{folder}/{file.name}" for folder in folders for file in (REFERENCE / folder).glob("*.md")}
 
     assert committed == expected, "run: python tests/support/reference_pages.py"
     assert pages <= expected.keys(), "run: python tests/support/reference_pages.py"

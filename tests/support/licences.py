@@ -1,4 +1,4 @@
-"""Reads a CycloneDX file, and fails if a package has no licence or one that may not be shipped with ours."""
+"""Adds what the web page is built of to a CycloneDX file and a table, and fails if a licence is missing or refused."""
 
 import json
 import re
@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+PAGE = Path(__file__).parents[2] / "conduit_py" / "server" / "page" / "licences.txt"
+"""The packages of npm that are in the script of the page, with the texts of their licences."""
+TEXTS = {"Permission is hereby granted, free of charge": "MIT", "Apache License": "Apache-2.0"}
+"""What is in the text of a licence, and nowhere else."""
 REFUSED = re.compile(r"\b(?:A?GPL|SSPL|BUSL|Commons Clause)", re.IGNORECASE)
 """Licences whose terms would reach what is distributed together with them. The LGPL does not."""
 STATED = {"protobuf": "BSD-3-Clause"}
@@ -34,9 +38,26 @@ def problems_in(sbom: dict[str, Any]) -> list[str]:
     return found
 
 
-def main(path: str) -> int:
-    """Print the problems of a file, and return the exit code."""
-    sbom = json.loads(Path(path).read_text())
+def page_components(text: str) -> list[dict[str, Any]]:
+    """The packages of the page as components of CycloneDX."""
+    _, *parts = re.split(r"^(\S+) (\S+)\n-{72}$", text, flags=re.MULTILINE)
+    found = []
+    for name, version, licence in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        known = [{"license": {"id": id}} for words, id in TEXTS.items() if words in licence]
+        purl = f"pkg:npm/{name.replace('@', '%40')}@{version}"
+        found.append(
+            {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl, "licenses": known}
+        )
+    return found
+
+
+def main(path: str, table: str) -> int:
+    """Add the packages of the page to both files, print the problems, and return the exit code."""
+    sbom, page = json.loads(Path(path).read_text()), page_components(PAGE.read_text())
+    sbom["components"] += page
+    Path(path).write_text(json.dumps(sbom, indent=2) + "\n")
+    with Path(table).open("a") as file:
+        file.writelines(f"| {each['name']} | {each['version']} | {licence_of(each)} |\n" for each in page)
     found = problems_in(sbom)
     for problem in found:
         print(problem)
@@ -45,4 +66,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -20,6 +20,7 @@ from connector_pages import all_pages as connector_pages
 from connector_pages import cells, imports_of, table
 from cyclopts import App
 from key_meanings import ENVIRONMENT, FILES, YAML_HEAD, YAML_KEYS
+from python_pages import module_page
 from rich.console import Console
 
 from conduit_py.cli.installed import option_rows
@@ -54,6 +55,7 @@ def all_files() -> dict[str, str]:
         "yaml.md": yaml_page(),
         "configuration.md": configuration_page(),
         "python-api.md": python_page(),
+        **{f"python/{module}.md": module_page(module, ORIGIN) for module in PUBLIC},
         "condensed.md": condensed_page(),
         "../llms.txt": llms_text(),
         **{f"processors/{name}": text for name, text in processor_files().items()},
@@ -240,7 +242,8 @@ def configuration_page() -> str:
 def python_page() -> str:
     parts = [
         "# The Python API",
-        "Every public module and name: what is not here may change at any time. `help(name)` has the whole text.",
+        "Every public module and name: what is not here may change at any time. Each module has a page with the "
+        "signatures and the whole texts.",
         ORIGIN,
     ]
     for module in PUBLIC:
@@ -248,7 +251,8 @@ def python_page() -> str:
         rows = [
             (f"`{name}`", _sentence(_doc_of(getattr(found, name)))) for name in sorted(found.__all__, key=str.lower)
         ]
-        parts += [f"## {module}", _sentence(inspect.getdoc(found) or ""), table(("name", "meaning"), rows)]
+        link = f"How they are called: [{module}](python/{module}.md)."
+        parts += [f"## {module}", _sentence(inspect.getdoc(found) or ""), table(("name", "meaning"), rows), link]
     return "\n\n".join(parts) + "\n"
 
 

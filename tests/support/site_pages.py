@@ -4,6 +4,7 @@
 file of the repository, such as a test, becomes its path, because the site does not have it.
 """
 
+import html
 import re
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
@@ -58,6 +59,26 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     parts = FENCE.split(markdown)
     parts[::2] = [LINK.sub(lambda found: _link(found, folder, name), part) for part in parts[::2]]
     return "".join(parts)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Have the button of a block copy what a reader needs: commands without what they print, and files without name."""
+    return CODE.sub(_with_copy, content)
+
+
+CODE = re.compile(r'<div class="language-(console|text) highlight">(.*?)</div>', re.DOTALL)
+COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)", re.MULTILINE)
+FILE_NAME = re.compile(r"# [\w./-]+\.(?:csv|jsonl)\n")
+
+
+def _with_copy(found: re.Match[str]) -> str:
+    language, block = found.groups()
+    text = html.unescape(re.sub(r"<[^>]*>", "", block)).lstrip("\n")
+    if language == "console":
+        text = "\n".join(command.replace("\n> ", "\n") for command in COMMAND.findall(text))
+    elif named := FILE_NAME.match(text):
+        text = text[named.end() :]
+    return f'<div class="language-{language} highlight" data-copy="{html.escape(text)}">{block}</div>'
 
 
 def _link(found: re.Match[str], folder: PurePosixPath, name: str) -> str:

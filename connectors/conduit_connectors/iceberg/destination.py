@@ -28,10 +28,9 @@ class Destination(LakeDestination[DestinationOptions]):
     """Writes the fields of `payload.after` as rows of an Iceberg table: appended, or one row per key.
 
     Exactly-once in an exactly-once pipeline (staged): the data files of a transaction are complete before its commit,
-    and one commit of the table shows all of them. It names the pipeline and the transaction in the snapshot and
-    in a property of the table, and is not repeated. At-least-once in any other, effectively once with
-    `mode="upsert"`. Commits of others in between are no problem. Files of runs that were killed are deleted by the
-    next one.
+    and one commit of the table shows all of them. It names the pipeline and the transaction in the snapshot and in a
+    property of the table, and is not repeated. At-least-once in any other, effectively once with `mode="upsert"`.
+    Commits of others in between are no problem. Files of runs that were killed are deleted by the next one.
 
     A record that the table's types would change, or that has no structured payload, is refused. With
     `mode="upsert"` the rows with the keys of a transaction are replaced by whole rows, which rewrites the files
@@ -41,8 +40,7 @@ class Destination(LakeDestination[DestinationOptions]):
     On Spark executors write the data files, with `mode="append"`, and the driver commits them.
     """
 
-    _owner: str | None = None
-    """In an exactly-once pipeline: its id."""
+    _owner: str | None = None  # in an exactly-once pipeline: its id
     _catalog: Catalog | None = None
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
@@ -61,10 +59,9 @@ class Destination(LakeDestination[DestinationOptions]):
         return dict | None if self.options.mode == "upsert" else dict
 
     def probe(self) -> str:
-        with closing(connect(self.options.catalog)) as catalog:
-            with table_errors(self.options.table):
-                if self.options.columns is not None and not catalog.table_exists(self.options.table):
-                    return "there is no table yet; it will be created"
+        with closing(connect(self.options.catalog)) as catalog, table_errors(self.options.table):
+            if self.options.columns is not None and not catalog.table_exists(self.options.table):
+                return "there is no table yet; it will be created"
             columns = open_table(catalog, self.options.table).schema().column_names
         return f"the table has the columns {', '.join(columns)}"
 

@@ -15,6 +15,7 @@ from builders import batch_of
 from conduit_connectors import objects, parquet
 from conduit_connectors.objects.staged_parts import owned_folder
 from s3_server import BucketFolder
+from staged_lives import live_and_die
 
 from conduit_py.record import Record
 from conduit_py.sdk import ManyWriterDestination, PartId, PieceRefused, StageCleared, TransientError
@@ -393,38 +394,14 @@ def test_it_says_why_tasks_cannot_stage(options: Any, reason: str | None) -> Non
 
 @pytest.mark.parametrize("seed", range(20))
 def test_m1_to_m5_hold_for_any_sequence_of_attempts_commits_and_deaths(tmp_path: Path, seed: int) -> None:
-    rng, dataset = random.Random(seed), FolderDataset(tmp_path / "out")
-    committed: list[int] = []
-    intents: list[bytes] = []
-    zombies: list[Any] = []
-    for fence in range(1, 5):
-        live = driver(dataset, fence, intents)
-        assert dataset.rows() == n(*committed)
-        grant = live.grant()
-        for number in range(rng.randrange(5)):
-            rows = n(len(committed), len(committed) + 1)
-            manifests = [attempt(live, grant, number, *rows) for _ in range(rng.randrange(1, 4))]
-            if rng.random() < 0.5:
-                zombie = live.fresh()
-                zombie.open_part(grant, PartId(0, number))
-                zombie.prepare(batch_of(*rows))
-                zombies.append(zombie)
-            live.take([rng.choice(manifests)])
-            if zombies and rng.random() < 0.5:
-                zombies.pop().prepared()
-            intent = live.stage()
-            assert intent is not None
-            if rng.random() < 0.2:
-                break  # it died before its commit
-            committed += [row["n"] for row in rows]
-            intents = [intent]
-            if rng.random() < 0.2:
-                break  # or before it was applied
-            live.apply(intent)
-            assert dataset.rows() == n(*committed)
-        if rng.random() < 0.5:
-            live.teardown()
-    live = driver(dataset, 9, intents)
+    dataset = FolderDataset(tmp_path / "out")
+
+    committed = live_and_die(
+        random.Random(seed),
+        lambda fence, intents: driver(dataset, fence, intents),
+        lambda: [row["n"] for row in dataset.rows()],
+        lambda: dataset.declare().clear_staged(-3600, None),
+    )
 
     assert dataset.rows() == n(*committed)
     assert dataset.hidden() == []

@@ -1,6 +1,7 @@
 """Files of a Delta or an Iceberg table that tasks stage: the invariants of decision 59, with the commits of a lake."""
 
 import os
+import random
 import secrets
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from lake_tables import iceberg_table
 from pyiceberg.catalog import load_catalog
 from s3_server import ACCESS_KEY, SECRET_KEY, BucketFolder
 from staged_lakes import COLUMNS, DeltaLake, IcebergLake, Lake, attempt, commit, data_files, driver, hidden, n, parts
+from staged_lives import live_and_die
 
 from conduit_py.record import Record
 from conduit_py.sdk import PartId, PieceRefused, StageCleared, TransientError
@@ -191,6 +193,22 @@ def test_m7_a_task_refuses_what_one_machine_refuses(lake: Lake) -> None:
     live.flush()
     live.teardown()
     assert lake.numbers() == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("partition_by", [[], ["n"]])
+def test_m1_to_m5_hold_for_any_sequence_of_attempts_commits_and_deaths(
+    lake: Lake, partition_by: list[str], seed: int
+) -> None:
+    committed = live_and_die(
+        random.Random(seed),
+        lambda fence, intents: driver(lake, fence, intents, partition_by=partition_by),
+        lake.numbers,
+        lambda: lake.declare().clear_staged(-3600, None),
+    )
+
+    assert lake.numbers() == committed
+    assert hidden(lake) == []
 
 
 def test_a_task_that_fails_leaves_no_file(lake: Lake) -> None:

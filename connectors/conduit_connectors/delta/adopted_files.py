@@ -1,9 +1,10 @@
 """Files that were written before their commit, and become files of a Delta table without being written again."""
 
 import secrets
+import time
 from collections.abc import Sequence
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +20,17 @@ _TEXT_MAX = 32
 """Of longer texts the log gets no smallest and largest value: each commit would have them."""
 
 
+class FileAbout(NamedTuple):
+    """What a task says of a file in its manifest, so that the driver need not look into it."""
+
+    partition: dict[str, str | None]
+    stats: str
+
+    @classmethod
+    def of(cls, partition: dict[str, str | None], footer: pq.FileMetaData) -> "FileAbout":
+        return cls(partition, _stats_of(footer))
+
+
 class AdoptedFile(msgspec.Struct, frozen=True, array_like=True):
     """A complete file: where it waits, and its name in the table, which it gets before the commit."""
 
@@ -26,14 +38,17 @@ class AdoptedFile(msgspec.Struct, frozen=True, array_like=True):
     name: str
     partition: dict[str, str | None] = {}
     """The partition of its rows, with values as the log has them. The file does not have those columns."""
+    size: int = 0
+    stats: str = ""
+    """What the log says of its rows. If there is none, it is read from the file, as its size is."""
 
     @classmethod
-    def of(cls, waits_as: str, about: bytes = b"") -> "AdoptedFile":
-        """`about` is what a task has said of it: the partition."""
-        partition = msgspec.msgpack.decode(about, type=dict[str, str | None]) if about else {}
+    def of(cls, waits_as: str, size: int = 0, about: bytes = b"") -> "AdoptedFile":
+        """`about` is what a task has said of it."""
+        partition, stats = msgspec.msgpack.decode(about, type=FileAbout) if about else FileAbout({}, "")
         # Random, and kept in the intent: a name is never used twice, and is the same whenever the intent is applied.
         # In no folder of its partition: readers take the values from the log, and texts may be anything.
-        return cls(waits_as, f"part-{secrets.token_hex(16)}.parquet", partition)
+        return cls(waits_as, f"part-{secrets.token_hex(16)}.parquet", partition, size, stats)
 
     def read(self, files: pafs.FileSystem, schema: pa.Schema) -> pa.Table:
         """Return its rows, with the columns of its partition."""
@@ -83,16 +98,16 @@ def add_actions(files: pafs.FileSystem, adopted: Sequence[AdoptedFile]) -> list[
 
 
 def _add_action(files: pafs.FileSystem, adopted: AdoptedFile) -> AddAction:
-    info = files.get_file_info(adopted.name)
-    with files.open_input_file(adopted.name) as file:
-        footer = pq.ParquetFile(file).metadata
-    stats = msgspec.json.encode(_stats_of(footer)).decode()
-    modified = int((info.mtime_ns or 0) // 1_000_000)
-    return AddAction(quote(adopted.name), info.size, adopted.partition, modified, True, stats)
+    size, stats = adopted.size, adopted.stats
+    if not stats:
+        # Of the driver: only its dead letters that are replayed.
+        with files.open_input_file(adopted.name) as file:
+            size, stats = file.size(), _stats_of(pq.ParquetFile(file).metadata)
+    return AddAction(quote(adopted.name), size, adopted.partition, int(time.time() * 1000), True, stats)
 
 
-def _stats_of(footer: Any) -> dict[str, Any]:
-    """Return the number of rows, and of each plain column the bounds, by which readers skip files."""
+def _stats_of(footer: pq.FileMetaData) -> str:
+    """Return as the log has it: the number of rows, and of each plain column the bounds by which readers skip files."""
     bounds: dict[str, list[tuple[Any, Any]]] = {}
     nulls: dict[str, int] = {}
     for group in range(footer.num_row_groups):
@@ -107,12 +122,13 @@ def _stats_of(footer: Any) -> dict[str, Any]:
     groups = footer.num_row_groups
     # Only with the bounds of all row groups: else a reader would skip rows.
     whole = {name: each for name, each in bounds.items() if len(each) == groups and all(map(_is_plain, each))}
-    return {
+    stats = {
         "numRecords": footer.num_rows,
         "minValues": {name: _shown(min(low for low, _ in each)) for name, each in whole.items()},
         "maxValues": {name: _shown(max(high for _, high in each)) for name, each in whole.items()},
         "nullCount": nulls,
     }
+    return msgspec.json.encode(stats).decode()
 
 
 def _is_plain(bounds: tuple[Any, Any]) -> bool:

@@ -242,7 +242,7 @@ class Destination(LakeDestination[DestinationOptions]):
         if self._parts is None:
             return []
         with table_errors(self.options.path):
-            return [AdoptedFile.of(each.path, each.about) for each in self._parts.seal()]
+            return [AdoptedFile.of(each.path, each.size, each.about) for each in self._parts.seal()]
 
     def _show(self, files: Sequence[str], adopted: Sequence[AdoptedFile], transaction: Transaction | None) -> None:
         """Commit the rows of files that wait, or those files, and remove what is not needed any more."""

@@ -6,7 +6,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from conduit_connectors.delta.partitions import divide, divides
+from conduit_connectors.delta.adopted_files import FileAbout
+from conduit_connectors.delta.partitions import PartitionRows, divide, divides
 from conduit_connectors.delta.table import settle, table_files
 from conduit_connectors.lake_parts import HIDDEN, LakeFolder, LakeGrant, PartWriter
 from conduit_connectors.objects.staged_parts import Grant
@@ -36,15 +37,17 @@ class DeltaTaskFiles:
         """Write rows as files, one for each partition, and make them durable."""
         by = self.partition_by if divides(self.schema, self.partition_by) else []
         for part in divide(rows, by):
-            self._write_file(part.rows, msgspec.msgpack.encode(part.values) if part.values else b"")
+            self._write_file(part)
 
-    def _write_file(self, rows: pa.Table, about: bytes) -> None:
+    def _write_file(self, part: PartitionRows) -> None:
         name, place = self._writer.new_name(), self._writer.place
         path = self._writer.path(name)
         # Known before it is complete, so that `discard` removes it.
         self._writer.begin(name)
-        pq.write_table(rows, path, filesystem=place.files)
+        written: list[pq.FileMetaData] = []
+        pq.write_table(part.rows, path, filesystem=place.files, metadata_collector=written)
         place.settle([path])
+        about = msgspec.msgpack.encode(FileAbout.of(part.values, written[0]))
         self._writer.add(name, place.files.get_file_info(path).size, about)
 
     def manifest(self) -> bytes:

@@ -2,7 +2,9 @@
 
 Each number of executors is a process with a session of its own on a cluster of this machine. All ways take turns in
 it: first until Java is warm, then with few and with many records. The difference is what records cost, without
-the start and the end of a run. The driver is its Python and its Java. Bytes are what tasks return to it.
+the start and the end of a run. The driver is its Python and its Java. Bytes are what tasks return to it. "full at" is
+the number of executors with one core each that keep one core of the driver busy: what a record costs them, divided by
+what it costs the driver. More of them add nothing.
 
 Java compiles its own code for minutes, whatever it has to do, and a run of seconds cannot tell that from work. So each
 way first runs some hundred jobs of few records, which the driver has as much work with as with large ones. The threads
@@ -57,6 +59,8 @@ EXECUTOR_CONF = {
 DRIVER_CLASS = "org.apache.spark.deploy.SparkSubmit"
 JOB_AGAIN = f"{JOB}, again"
 NO_DATABASE = "postgresql://127.0.0.1:1/none"
+NOISE_US = 0.005
+"""Below so many microseconds for a record a difference of two runs says nothing."""
 WARM_PARTS = 60
 """Parts of the few records while Java gets warm."""
 
@@ -83,6 +87,12 @@ class Cost(msgspec.Struct, frozen=True):
     """What a run takes besides its records: its start and its end."""
     whole: list[float]
     """Records a second of whole runs with many records."""
+
+    def saturation(self) -> float | None:
+        """Return how many executors keep the driver busy; None if what a record costs it is less than the noise."""
+        driver = statistics.median(map(sum, zip(self.python_us, self.java_us, strict=True)))
+        executors = statistics.median(map(sum, zip(self.worker_python_us, self.worker_java_us, strict=True)))
+        return executors / driver if driver >= NOISE_US else None
 
 
 class Taken(NamedTuple):
@@ -269,8 +279,8 @@ def main() -> int:
     print(
         "                                                    µs of the driver                     µs of executors"
         "                     ÷ job\n"
-        f"executors  {'way':34} {'Python':>18} {'Java':>18} compiling   bytes  Python   Java  records/s  start s"
-        f"  {'rate':18} whole"
+        f"executors  {'way':34} {'Python':>18} {'Java':>18} compiling   bytes  Python   Java full at  records/s"
+        f"  start s  {'rate':18} whole"
     )
     for executors in arguments.executors:
         say(f"{executors} executors")
@@ -289,9 +299,13 @@ def _line(cost: Cost, job: Cost | None) -> str:
     return (
         f"{cost.executors:>9}  {cost.way:34} {_middle(cost.python_us):>18} {_middle(cost.java_us):>18} "
         f"{median(cost.compiling_us):9.2f} {median(cost.driver_bytes):7.3f} {median(cost.worker_python_us):7.2f} "
-        f"{median(cost.worker_java_us):6.2f} {median(cost.rate):10,.0f} {median(cost.start_seconds):8.2f}  "
-        f"{_middle(rates):18} {_middle(wholes)}"
+        f"{median(cost.worker_java_us):6.2f} {_count(cost.saturation()):>7} {median(cost.rate):10,.0f} "
+        f"{median(cost.start_seconds):8.2f}  {_middle(rates):18} {_middle(wholes)}"
     )
+
+
+def _count(executors: float | None) -> str:
+    return "no end" if executors is None else f"{executors:.0f}"
 
 
 def _middle(values: Sequence[float]) -> str:

@@ -1,5 +1,6 @@
 """The benchmarks run, and every contender does the same work. How long it takes is no part of these tests."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from msgspec import structs
 
 from benchmarks import once
 from benchmarks.__main__ import draw, table
@@ -200,6 +202,17 @@ def test_the_cost_of_an_observer_needs_valgrind_and_says_so(tmp_path: Path) -> N
 
     assert ran.returncode == 2
     assert "apt-get install valgrind" in ran.stderr
+
+
+def test_the_driver_is_full_with_as_many_executors_as_work_while_it_does() -> None:
+    pytest.importorskip("pyspark")
+    scale = importlib.import_module("benchmarks.scale")
+    cost = scale.Cost(
+        1, "staged", [0.02, 0.5, 0.01], [0.01, 0.0, 0.03], [9.0], [0.0], [3.0, 9.0, 3.0], [0.2] * 3, [1.0], [0.3], [1.0]
+    )
+
+    assert cost.saturation() == pytest.approx(80)
+    assert structs.replace(cost, python_us=[-0.01] * 3, java_us=[0.012] * 3).saturation() is None
 
 
 def test_every_message_of_a_queue_is_tracked_and_arrives_once() -> None:

@@ -17,8 +17,8 @@ def live_and_die(
 ) -> list[int]:
     """Run some lives and return the numbers that were committed, in order. At each step a reader finds those.
 
-    `begin` opens a driver under a fence, with the intents of the last commit. `clear` is the command, of whoever runs
-    it at any moment, for what is as old as one likes.
+    `begin` opens a driver under a fence, with the intents of the last commit. `clear` is the command, which may run at
+    any moment, for what is as old as one likes.
     """
     committed: list[int] = []
     intents: list[bytes] = []

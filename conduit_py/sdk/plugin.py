@@ -118,8 +118,7 @@ class Plugin(Generic[OptionsT]):
         """Return a fresh plugin with other options, which are checked already."""
         assert isinstance(options, self.options_model), f"{type(options).__name__} for {type(self).__name__}"
         new = self.fresh()
-        # What the user has written may have what these options leave out, and goes to executors too.
-        new._written, new._options, new.problems = {}, options, []
+        new._written, new._options, new.problems = {}, options, []  # executors get none that these leave out
         return new
 
 

@@ -1,6 +1,7 @@
-"""What the metadata of a change says of its row: fields that it left alone, or that all rows are gone."""
+"""What a change says of its row: its whole row, the fields that it left alone, or that all rows are gone."""
 
 from collections.abc import Container
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,12 @@ _TRUNCATE = (metadata.TRUNCATE, "postgres.truncate")
 def says_truncate(record: Record) -> bool:
     """True for a delete of all rows of the record's collection."""
     return any(record.metadata.get(name) == "true" for name in _TRUNCATE)
+
+
+def whole_row(record: Record) -> Any:
+    """Return the fields of the payload, and those that only the key has."""
+    key, after = record.key if isinstance(record.key, dict) else {}, record.payload.after
+    return {**key, **after} if isinstance(after, dict) else after
 
 
 def unchanged_fields(record: Record, fields: Container[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The Delta connector: `delta.Destination` appends rows to a Delta Lake table, `delta.Source` reads them.
 
-In reading order: `source`, `destination`, `table` (what both use), and for tasks of Spark `task_files`,
-`adopted_files` (files that were written before their commit) and `partitions`.
+In reading order: `source`, `destination`, `table` (what both use), `partitions` (what they keep, and how rows are
+divided), and for tasks of Spark `task_files` and `adopted_files` (files that were written before their commit).
 """
 
 from conduit_connectors.delta.destination import Destination

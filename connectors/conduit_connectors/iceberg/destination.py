@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 
-from conduit_connectors.change_marks import says_truncate, unchanged_fields
+from conduit_connectors.change_marks import says_truncate, unchanged_fields, whole_row
 from conduit_connectors.column_policy import explain, new_fields, with_texts
 from conduit_connectors.iceberg.catalog import catalog_label, connect, create_table, open_table, table_errors
 from conduit_connectors.iceberg.columns import arrow_schema, make_column, wider_types
@@ -218,7 +218,7 @@ class Destination(LakeDestination[DestinationOptions]):
     def _write_upserts(self, batch: Batch) -> dict[int, str]:
         records = batch.records
         gone = {index for index, record in enumerate(records) if record.operation is Operation.DELETE}
-        whole: list[Any] = [_whole_row(record) if index not in gone else {} for index, record in enumerate(records)]
+        whole: list[Any] = [whole_row(record) if index not in gone else {} for index, record in enumerate(records)]
         # Not the deleted ones: they have no values for columns that take no null.
         put = [index for index in range(len(records)) if index not in gone]
         sequences = [batch.sequences[index] for index in put]
@@ -331,8 +331,3 @@ class Destination(LakeDestination[DestinationOptions]):
     def _alter(self, change: Callable[[Any], None]) -> None:
         self._commits.alter(change)
         self._read_schema()
-
-
-def _whole_row(record: Record) -> Any:
-    key, after = record.key if isinstance(record.key, dict) else {}, record.payload.after
-    return {**key, **after} if isinstance(after, dict) else after

@@ -7,8 +7,8 @@ from conduit_py.sdk import Batch, DriftCount
 
 _logger = logging.getLogger(__name__)
 
-_NAMED_MAX = 1000
-"""How many fields are named in the log. Records may bring any number of names."""
+NAMED_MAX = 1000
+"""How many fields or tables are named in the log. Records may bring any number of names."""
 
 
 class IgnoredFields:
@@ -22,7 +22,7 @@ class IgnoredFields:
     def add(self, table: str, name: str) -> None:
         """Count one value."""
         self.drift.count += 1
-        if (table, name) not in self._named and len(self._named) < _NAMED_MAX:
+        if (table, name) not in self._named and len(self._named) < NAMED_MAX:
             self._named.add((table, name))
             _logger.warning("the table %r has no column %r: the field is ignored from now on", table, name)
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+LINE_SIZE_MAX = 16 * 1024 * 1024
+"""The most bytes of a line or a row, unless the user gives another number."""
 KEPT_OF_LONG_LINE = 1024
 """The bytes that are kept of a line longer than the buffer's `size_max`."""
 

@@ -14,7 +14,7 @@ from conduit_connectors.line_formats import (
     encode_raw_lines,
     parse_raw,
 )
-from conduit_connectors.lines import LineBuffer
+from conduit_connectors.lines import LINE_SIZE_MAX, LineBuffer
 from conduit_connectors.numbering import number_of, positions_of
 from conduit_py import sdk
 from conduit_py.sdk import Batch, EndOfSource, FatalError, NothingYet, Options, Reading, Records, TransientError
@@ -28,7 +28,7 @@ class SourceOptions(Options):
     """Options of the stdio source."""
 
     format: Literal["lines", "json"] = Field(default="lines", description="what a line is: raw bytes or a JSON object")
-    line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line")
+    line_size_max: int = Field(default=LINE_SIZE_MAX, ge=1, description="the most bytes of a line")
 
 
 class SourceArguments(TypedDict, total=False):

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from conduit_connectors.compression import CompressionOption, compression_of
 from conduit_connectors.file.csv_format import Delimiter, Names
 from conduit_connectors.line_formats import LineFormat
+from conduit_connectors.lines import LINE_SIZE_MAX
 from conduit_py.sdk import DuplicateKeys, Options
 
 
@@ -27,7 +28,7 @@ class SourceOptions(Options):
         description="what to do, without tail, when the file is another one than the last run read: "
         "refuse to run, or read it from its start",
     )
-    line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line, or of a CSV row")
+    line_size_max: int = Field(default=LINE_SIZE_MAX, ge=1, description="the most bytes of a line, or of a CSV row")
     duplicate_keys: DuplicateKeys = Field(
         default="refuse",
         description="what to do with a JSON object that has a key twice: refuse the line, or keep the last value",

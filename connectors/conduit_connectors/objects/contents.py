@@ -16,7 +16,7 @@ from conduit_connectors.compression import (
 from conduit_connectors.file.csv_format import CsvRows
 from conduit_connectors.json_lines import JsonLines
 from conduit_connectors.line_formats import parse_opencdc, parse_raw, too_long
-from conduit_connectors.lines import LineBuffer, LineEnds, Lines
+from conduit_connectors.lines import LINE_SIZE_MAX, LineBuffer, LineEnds, Lines
 from conduit_connectors.objects.avro_file import AvroFile
 from conduit_connectors.objects.json_array import JsonArray
 from conduit_connectors.objects.store import ObjectBytes
@@ -58,7 +58,7 @@ class ContentOptions(NamedTuple):
 
     format: ContentFormat = "auto"
     compression: CompressionOption = "auto"
-    line_size_max: int = 16 * 2**20
+    line_size_max: int = LINE_SIZE_MAX
     duplicate_keys: DuplicateKeys = "refuse"
     delimiter: str = ","
     header: Sequence[str] | None = None

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, TypedDict
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from conduit_connectors.lines import LINE_SIZE_MAX
 from conduit_connectors.objects.formats import read_csv, read_lines
 from conduit_connectors.objects.location import Address, AllowedPrefixes, parse_address
 from conduit_py.sdk import FatalError, Options
@@ -36,7 +37,7 @@ class ObjectOptions(Options):
 
     format: Format = Field(default=Format.AUTO, description="what an object holds")
     line_size_max: int = Field(
-        default=16 * 2**20, ge=1, description="the longest line or row, in bytes; longer is refused"
+        default=LINE_SIZE_MAX, ge=1, description="the longest line or row, in bytes; longer is refused"
     )
     parquet_memory_max: int = Field(
         default=256 * 2**20, ge=2**24, description="the most memory that decoding Parquet may take, in bytes"

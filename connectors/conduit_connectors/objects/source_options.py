@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from conduit_connectors.compression import CompressionOption
 from conduit_connectors.file.csv_format import Delimiter, Names
+from conduit_connectors.lines import LINE_SIZE_MAX
 from conduit_connectors.objects.cloud_store import CloudStore
 from conduit_connectors.objects.contents import ContentFormat
 from conduit_connectors.objects.discovery import OnReplaced
@@ -95,7 +96,7 @@ class SourceOptions(StoreOptions):
     )
     move_to: str | None = Field(default=None, description='with after="move": the folder, in the same store')
     line_size_max: int = Field(
-        default=16 * 2**20, ge=1024, description="the longest line, row or element in bytes; longer is refused"
+        default=LINE_SIZE_MAX, ge=1024, description="the longest line, row or element in bytes; longer is refused"
     )
     parquet_memory_max: int = Field(
         default=256 * 2**20, ge=2**24, description="the most memory that decoding Parquet may take, in bytes"

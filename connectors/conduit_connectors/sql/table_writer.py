@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 
+from conduit_connectors.ignored_fields import NAMED_MAX
 from conduit_connectors.sql.column_fit import ColumnType
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_connectors.sql.row import TableOptions, TableRow, group_rows
@@ -124,7 +125,7 @@ class TableWriter:
             return
         if row.required:
             raise NotThisRow(missing_row(row))
-        if row.table not in self._missed and len(self._missed) < _NAMED_MAX:
+        if row.table not in self._missed and len(self._missed) < NAMED_MAX:
             self._missed.add(row.table)
             _logger.warning(
                 "an update of %r leaves columns unchanged, and there is no row with its key: such updates are skipped",
@@ -137,7 +138,3 @@ class TableWriter:
         Raises NotThisRow when the row itself names a table that cannot be, or its fields make no table.
         """
         return self._fitter.column_types(row)
-
-
-_NAMED_MAX = 1000
-"""How many tables are named in the log. Records may bring any number of names."""

@@ -8,8 +8,11 @@ from urllib.parse import quote_plus
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from conduit_py.redaction import SECRETS, Secrets, redact
+from conduit_py.sdk import Options
+from conduit_py.sdk.secrets import secrets_in
 
 
 def known(*values: str) -> Secrets:
@@ -60,6 +63,19 @@ def test_longer_lines_of_a_secret_are_known_alone() -> None:
 @pytest.mark.parametrize("value", ["", "abc", "true", "False", "   "])
 def test_what_is_too_short_or_too_plain_is_not_masked(value: str) -> None:
     assert known(value).redact(f"a {value} b") == f"a {value} b"
+
+
+class Catalog(Options):
+    """Options of which any property may be a secret."""
+
+    catalog: dict[str, SecretStr]
+
+
+def test_the_kind_and_the_name_of_a_catalog_are_not_masked() -> None:
+    """The log would say "***art" in place of "restart"."""
+    options = Catalog(catalog={"type": SecretStr("rest"), "name": SecretStr("default"), "token": SecretStr("hush")})
+
+    assert list(secrets_in(options)) == ["hush"]
 
 
 def test_a_secret_with_blanks_around_it_is_known_without_them() -> None:

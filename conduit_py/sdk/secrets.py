@@ -299,7 +299,7 @@ def secrets_in(value: Any) -> Iterator[str]:
         for name in type(value).model_fields:
             yield from secrets_in(getattr(value, name))
     elif isinstance(value, dict):
-        for name, each in value.items():
+        for name, each in _hidden_items(value):
             secret = isinstance(name, str) and isinstance(each, str) and is_secret_name(name)
             yield from (each,) if secret else secrets_in(each)
     elif isinstance(value, list | tuple | set | frozenset):
@@ -315,5 +315,14 @@ def _texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, bytes):
         yield value.decode(errors="replace")
     elif isinstance(value, dict | list | tuple | set | frozenset):
-        for each in value.values() if isinstance(value, dict) else value:
+        for each in [item for _, item in _hidden_items(value)] if isinstance(value, dict) else value:
             yield from _texts_in(each)
+
+
+def _hidden_items(value: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    # Hidden everywhere, the "rest" of {"type": "rest"} would be hidden in "restart" too.
+    return ((name, each) for name, each in value.items() if name not in _PLAIN_NAMES)
+
+
+_PLAIN_NAMES: Final = ("type", "name")
+"""Where all properties of a catalog are hidden, because any may be a secret, these are not."""

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from conduit_py.redaction import SECRETS, Secrets, redact
 from conduit_py.sdk import Options
-from conduit_py.sdk.secrets import secrets_in
+from conduit_py.sdk.secrets import learn_from_invalid, secrets_in
 
 
 def known(*values: str) -> Secrets:
@@ -76,6 +76,19 @@ def test_the_kind_and_the_name_of_a_catalog_are_not_masked() -> None:
     options = Catalog(catalog={"type": SecretStr("rest"), "name": SecretStr("default"), "token": SecretStr("hush")})
 
     assert list(secrets_in(options)) == ["hush"]
+
+
+def test_a_password_in_the_name_of_a_catalog_is_masked_nevertheless() -> None:
+    address = "postgresql://me:s3cret@here/db"
+
+    assert "s3cret" in list(secrets_in(Catalog(catalog={"name": SecretStr(address)})))
+    assert "s3cret" in list(secrets_in({"name": address}))
+
+
+def test_the_kind_of_a_catalog_is_not_masked_if_its_options_are_not_valid() -> None:
+    learn_from_invalid(Catalog, {"catalog": {"type": "zzzrest", "token": "zzzhush"}, "no_option": 1})
+
+    assert redact("zzzrestart, zzzhush") == "zzzrestart, ***"
 
 
 def test_a_secret_with_blanks_around_it_is_known_without_them() -> None:

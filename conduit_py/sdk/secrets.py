@@ -299,9 +299,10 @@ def secrets_in(value: Any) -> Iterator[str]:
         for name in type(value).model_fields:
             yield from secrets_in(getattr(value, name))
     elif isinstance(value, dict):
-        for name, each in _hidden_items(value):
+        for name, each in value.items():
+            plain = name in _PLAIN_NAMES and isinstance(each, SecretStr)
             secret = isinstance(name, str) and isinstance(each, str) and is_secret_name(name)
-            yield from (each,) if secret else secrets_in(each)
+            yield from (each,) if secret else secrets_in(each.get_secret_value() if plain else each)
     elif isinstance(value, list | tuple | set | frozenset):
         for each in value:
             yield from secrets_in(each)
@@ -314,15 +315,14 @@ def _texts_in(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, bytes):
         yield value.decode(errors="replace")
-    elif isinstance(value, dict | list | tuple | set | frozenset):
-        for each in [item for _, item in _hidden_items(value)] if isinstance(value, dict) else value:
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from secrets_in(each) if name in _PLAIN_NAMES else _texts_in(each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
             yield from _texts_in(each)
 
 
-def _hidden_items(value: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    # Hidden everywhere, the "rest" of {"type": "rest"} would be hidden in "restart" too.
-    return ((name, each) for name, each in value.items() if name not in _PLAIN_NAMES)
-
-
 _PLAIN_NAMES: Final = ("type", "name")
-"""Where all properties of a catalog are hidden, because any may be a secret, these are not."""
+"""Any property of a catalog may be a secret, so all are hidden whole. Of these only what is a secret in any text is:
+else the "rest" of {"type": "rest"} would be hidden in "restart" too."""
